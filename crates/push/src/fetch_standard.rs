@@ -20,6 +20,7 @@ pub(crate) use content_security::{
 };
 #[cfg(test)]
 pub(crate) use content_security::{MAX_HOSTS, comparisons};
+pub(crate) use referrer::referrer_after_redirect;
 pub use referrer::{referrer, referrer_policy};
 pub(crate) use request::is_own_origin;
 pub use request::{FetchClient, request_for};

@@ -68,6 +68,17 @@ fn host(authority: &str) -> &str {
     host.strip_suffix('.').unwrap_or(host)
 }
 
+/// Returns whether a host is the computer itself (Secure Contexts, section 3.1).
+pub(crate) fn is_loopback(host: &str) -> bool {
+    let is_address = || host.parse().is_ok_and(|it: Ipv4Addr| it.is_loopback());
+    host == "localhost" || host.ends_with(".localhost") || host == "[::1]" || is_address()
+}
+
+/// Returns whether some browsers take plain HTTP of a host for secure.
+pub(crate) fn may_be_trusted(host: &str) -> bool {
+    is_loopback(host) || host.ends_with(".onion")
+}
+
 pub(crate) fn is_address(host: &str) -> bool {
     let bracketed = host
         .strip_prefix('[')

@@ -8,7 +8,7 @@ use tandem_http::Scheme;
 use tandem_http::cache::unix_seconds;
 
 use super::{Change, CookieScope, Domain, is_in_domain};
-use crate::site::{is_address, is_public_suffix};
+use crate::site::{is_address, is_public_suffix, may_be_trusted};
 
 /// The length in bytes of a name with its value above which browsers ignore a cookie.
 const MAX_LENGTH: usize = 4096;
@@ -127,15 +127,6 @@ impl<'a> Attributes<'a> {
 fn is_plain(field: &[u8], name: &[u8], value: &[u8]) -> bool {
     let is_visible = |byte: &u8| byte.is_ascii() && !byte.is_ascii_control();
     !name.is_empty() && name.len() + value.len() <= MAX_LENGTH && field.iter().all(is_visible)
-}
-
-/// Returns whether some browsers take plain HTTP of a host for secure.
-fn may_be_trusted(host: &str) -> bool {
-    host == "localhost"
-        || host.ends_with(".localhost")
-        || host.ends_with(".onion")
-        || host.starts_with("127.")
-        || host == "[::1]"
 }
 
 /// Returns the path of a cookie: that of the attribute, or else the default path of the response

@@ -20,7 +20,7 @@ use super::session::Gateway;
 use super::table::FetchId;
 use crate::fetch_standard::is_navigation;
 use crate::response_rules::{
-    KeptCopy, Reuse, browser_reuse, copy_lifetime, may_be_handed_over, may_be_pushed,
+    KeptCopy, Reuse, browser_reuse, copy_lifetime, is_redirect, may_be_handed_over, may_be_pushed,
     redirect_target,
 };
 use crate::wire::{ASKED_FIELD, NEXT_PAGE_FIELD, url_hash};
@@ -421,6 +421,8 @@ impl Gateway {
         };
         let (page, url) = (fetch.page, std::sync::Arc::clone(&fetch.target.url));
         let (purpose, is_next) = (fetch.purpose.clone(), fetch.is_next);
+        // After a request with an unsafe method it is forgotten.
+        let redirected = fetch.request.clone().filter(|_| is_redirect(head));
         self.note_pushed_policies(page, &url, head);
         if is_next {
             // Its resources are of use only once the browser asks for it.
@@ -441,6 +443,7 @@ impl Gateway {
             target.frame = frame_of_redirect(&purpose);
             target
         });
+        let target = target.map(|target| (target, redirected.as_ref()));
         self.locate(page, &url, head, target);
     }
 

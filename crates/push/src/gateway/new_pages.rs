@@ -14,7 +14,7 @@ use super::predictor::{Learned, Returning};
 use super::session::Gateway;
 use super::session_cookies::Cookies;
 use super::table::{PageId, ResponseId};
-use crate::fetch_standard::{is_navigation, is_of_tool};
+use crate::fetch_standard::{is_navigation, is_of_tool, referrer_after_redirect};
 use crate::response_rules::redirect_target;
 use crate::url::is_same_origin;
 use crate::wire::{PUSH_FIELD, Treatment};
@@ -85,7 +85,7 @@ impl Gateway {
         let page = match begun {
             Some(page) => page,
             None => {
-                let page = self.new_page(id, request, Arc::clone(&url));
+                let page = self.new_page(id, Arc::clone(&request), Arc::clone(&url));
                 self.pages.insert(page)
             }
         };
@@ -99,7 +99,7 @@ impl Gateway {
                 .then(|| self.pages.get_mut(page)?.reader_of_page(head))
                 .flatten();
         }
-        self.locate(page, &url, head, target);
+        self.locate(page, &url, head, target.map(|need| (need, Some(&*request))));
         if let Some(page) = self.pages.get_mut(page) {
             page.unkept = returning.unkept;
         }
@@ -124,24 +124,28 @@ impl Gateway {
     }
 
     /// Handles the head of the response at `url`. The target of a redirect is promised if it has
-    /// the same origin. The cookies of any other origin are unknown, and a request without them can
-    /// spend a URL that is good for one request. The first other head of the page lets the needs of
-    /// other users be promised.
+    /// the same origin, and if the request that was redirected is known. The cookies of any other
+    /// origin are unknown, and a request without them can spend a URL that is good for one request.
+    /// The first other head of the page lets the needs of other users be promised.
     pub(super) fn locate(
         &mut self,
         page: PageId,
         url: &str,
         head: &ResponseHead,
-        target: Option<Need>,
+        target: Option<(Need, Option<&RequestHead>)>,
     ) {
         let Some(record) = self.pages.get_mut(page) else {
             return;
         };
         match target {
-            Some(mut target) => {
-                record.redirect(url, &mut target);
+            Some((mut target, redirected)) => {
+                record.redirect(url, &target);
                 let is_own = is_same_origin(url, &target.url);
-                if is_own && record.follows_redirect(url, &target.url) {
+                let referrer = redirected.and_then(|it| referrer_after_redirect(it, head));
+                if let Some((source, policy)) = referrer.filter(|_| is_own)
+                    && record.follows_redirect(url, &target.url)
+                {
+                    (target.via, target.referrer) = (source, Some(policy));
                     self.promise(page, vec![target]);
                 }
             }

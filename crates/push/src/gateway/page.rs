@@ -267,15 +267,12 @@ impl Page {
 
     /// Follows a redirect from `from` to `target`. If `from` is the page's own location, the page
     /// moves.
-    pub(super) fn redirect(&mut self, from: &str, target: &mut Need) {
+    pub(super) fn redirect(&mut self, from: &str, target: &Need) {
         if from != self.location {
             return;
         }
         // The policies of a document do not govern the way to another one.
         self.content = Arc::default();
-        // After a redirect, the browser keeps the referrer of the page that linked here. The
-        // gateway does not know that page.
-        target.referrer = Some(Referrer::None);
         let scheme = scan::split(&target.url).map(|(scheme, ..)| scheme);
         if scheme == Some(self.request.scheme.as_str()) {
             self.location.clone_from(&target.url);
@@ -514,6 +511,9 @@ impl Page {
         if is_other_scheme || needs_login || (!own && own_origin_only) {
             return None;
         }
+        // The request of a style sheet or module to its own origin does not name the page.
+        let via = need.via.as_deref();
+        let is_by_same_origin = via.is_some_and(|via| url::is_same_origin(via, &need.url));
         let page = fetch_standard::FetchClient {
             request: &self.request,
             document: self.document_url(),
@@ -521,7 +521,7 @@ impl Page {
             known_paths: self.known_paths.as_ref(),
             cookies: self.cookies.as_ref(),
             image_accept: self.image_accept.as_deref(),
-            policy: match self.is_policy_unknown && !own {
+            policy: match self.is_policy_unknown && !own && !is_by_same_origin {
                 true => Referrer::None,
                 false => self.policy,
             },

@@ -99,11 +99,20 @@ impl RequestHashes {
 
     /// Returns whether the response to this request may serve `other` as far as `Referer` decides.
     /// Both must name the same origin, or this one must name `target`, the origin of the URL. A
-    /// missing referrer fits any other.
+    /// missing referrer fits any other, except that a request without one does not serve a request
+    /// of a page of `target`: origins answer links from their own pages in another way.
     pub fn fits_referrer(self, other: Self, target: &str) -> bool {
-        let missing = origin_hash(b"");
-        [self.referrer, other.referrer].contains(&missing)
-            || [origin_hash(target.as_bytes()), other.referrer].contains(&self.referrer)
+        let target = origin_hash(target.as_bytes());
+        match (self.names_page(), other.names_page()) {
+            (true, true) => [target, other.referrer].contains(&self.referrer),
+            (false, true) => other.referrer != target,
+            (_, false) => true,
+        }
+    }
+
+    /// Returns whether the request has a `Referer`.
+    pub fn names_page(self) -> bool {
+        self.referrer != origin_hash(b"")
     }
 
     /// Returns whether the page that caused the request is of `target`, an origin.
@@ -252,6 +261,13 @@ mod tests {
         assert!(here.fits_referrer(page("http://here?q"), target));
         assert!(!here.fits_referrer(there, target));
         assert!(here.fits_referrer(none, target) && none.fits_referrer(here, target));
+        let own = page("http://h/page");
+        assert!(own.fits_referrer(none, target) && none.fits_referrer(none, target));
+        assert!(
+            !none.fits_referrer(own, target),
+            "origins answer the links of their own pages in another way"
+        );
+        assert!(own.names_page() && !none.names_page());
         assert!(page("http://h/x.css").fits_referrer(here, target));
         assert!(
             !here.fits_referrer(page("http://h/x.css"), target),

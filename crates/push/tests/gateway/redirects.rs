@@ -2,10 +2,16 @@
 
 use tandem_push::gateway::{Audience, Carrier, Config};
 
-use crate::origin::redirect;
-use crate::pair::Pair;
-use crate::scene::Scene;
-use crate::{NAVIGATION, html, image};
+use crate::both::PROMISES;
+use crate::origin::{page, redirect};
+use crate::pair::{Asked, Pair};
+use crate::scene::{self, Scene};
+use crate::{NAVIGATION, asked_of, html, image};
+
+/// Returns the `Referer` of the request for a URL.
+fn referrer(asked: &[Asked], url: &str) -> Option<String> {
+    asked_of(asked, url).field("referer")
+}
 
 /// An identity provider sends the browser back to the application with a code that is good for one
 /// request. The application compares the code with its own cookie, which the gateway does not know.
@@ -118,4 +124,133 @@ fn at_most_20_redirects_in_a_row_are_followed() {
     assert_eq!(asked.len(), 1 + 20, "{asked:?}");
     let asked = pair.load("http://a.test/page", NAVIGATION);
     assert_eq!(asked.len(), 3 + 20, "{asked:?}");
+}
+
+/// Origins answer a link of their own pages in another way than one from elsewhere.
+#[test]
+fn target_has_the_referrer_of_the_redirected_request() {
+    let link = ("accept", "text/html");
+    let script = ("accept", "application/json");
+    let (own, other) = ("http://a.test/suite", "http://b.test/page?q");
+    for (kind, named, policy, expected) in [
+        (link, Some(own), None, Some(own)),
+        (script, Some(own), None, Some(own)),
+        (link, Some("http://b.test/"), None, Some("http://b.test/")),
+        // The policy of the page was `unsafe-url`.
+        (link, Some(other), None, Some(other)),
+        (link, None, None, None),
+        (link, Some(own), Some("origin"), Some("http://a.test/")),
+        (link, Some(other), Some("no-referrer"), None),
+        (link, None, Some("unsafe-url"), None),
+    ] {
+        let mut first = redirect("/middle");
+        if let Some(policy) = policy {
+            first = first.with("referrer-policy", policy);
+        }
+        let mut pair = Pair::new(&[
+            ("http://a.test/old", first),
+            ("http://a.test/middle", redirect("/new")),
+            ("http://a.test/new", page("text/plain", "x")),
+        ]);
+        let named = named.map(|named| ("referer", named));
+        let fields: Vec<_> = named.into_iter().chain([kind]).collect();
+        pair.send("http://a.test/old", &fields);
+        pair.run();
+        let asked = pair.take_asked();
+        for url in ["http://a.test/middle", "http://a.test/new"] {
+            assert_eq!(referrer(&asked, url).as_deref(), expected, "{fields:?}");
+        }
+    }
+}
+
+/// Beyond a redirect, a resource has the referrer of its style sheet or element, and a style sheet
+/// has its own URL for its images.
+#[test]
+fn resource_beyond_a_redirect_keeps_its_referrer() {
+    let sheet = page("text/css", "p { background: url(/b.png) }");
+    let body = "<link rel=stylesheet href=/old.css><img src=/d.png referrerpolicy=origin>\
+                <iframe src=/frame referrerpolicy=no-referrer></iframe>";
+    let mut pair = Pair::new(&[
+        ("http://a.test/page", html(body)),
+        ("http://a.test/old.css", redirect("/css/new.css")),
+        ("http://a.test/css/new.css", sheet),
+        ("http://a.test/b.png", redirect("/c.png")),
+        ("http://a.test/c.png", image()),
+        ("http://a.test/d.png", redirect("/e.png")),
+        ("http://a.test/e.png", image()),
+        ("http://a.test/frame", redirect("/framed")),
+        ("http://a.test/framed", page("text/html", "")),
+    ]);
+    pair.send("http://a.test/page", NAVIGATION);
+    pair.run();
+    let asked = pair.take_asked();
+    for (path, expected) in [
+        ("/css/new.css", Some("http://a.test/page")),
+        ("/b.png", Some("http://a.test/css/new.css")),
+        ("/c.png", Some("http://a.test/css/new.css")),
+        ("/e.png", Some("http://a.test/")),
+        ("/framed", None),
+    ] {
+        let url = format!("http://a.test{path}");
+        assert_eq!(referrer(&asked, &url).as_deref(), expected, "{path}");
+    }
+}
+
+#[test]
+fn redirect_of_an_unknown_referrer_is_left_to_the_browser() {
+    for (referrer, policy, is_followed) in [
+        ("https://b.test/", "origin", false),
+        ("http://b.test/", "origin", true),
+        ("android-app://b.test/", "", false),
+    ] {
+        let first = redirect("/new").with("referrer-policy", policy);
+        let mut pair = Pair::new(&[
+            ("http://a.test/old", first),
+            ("http://a.test/new", html("")),
+        ]);
+        let fields = [NAVIGATION[0], ("referer", referrer)];
+        let asked = pair.load("http://a.test/old", &fields);
+        assert_eq!(asked.len(), 1 + usize::from(is_followed), "{referrer}");
+    }
+}
+
+/// The gateway forgets the requests of its pushes when one with an unsafe method changes the site.
+#[test]
+fn redirect_after_a_change_is_left_to_the_browser() {
+    for is_changed in [false, true] {
+        let mut scene = Scene::new(Config::default());
+        let page = scene.page("<img src=/a.png>");
+        let fetch = scene.promises(Carrier::Response(page))[0];
+        if is_changed {
+            scene.gateway.handle_unsafe_request();
+        }
+        let mut head = scene::head(302, &[("location", "/b.png")]);
+        let now = scene.now;
+        let passed = scene.gateway.handle_fetch_head(now, fetch, &mut head, None);
+        assert!(passed.is_ok());
+        let expected = if is_changed { vec![] } else { vec!["/b.png"] };
+        assert_eq!(scene.paths(Carrier::Response(page)), expected);
+    }
+}
+
+/// A script or a browser may request the URL without a redirect as well.
+#[test]
+fn push_without_a_referrer_serves_no_page_of_its_origin() {
+    let url = "http://a.test/new";
+    for has_own_fields in PROMISES {
+        for (named, is_pushed) in [(None, true), (Some("http://a.test/page"), false)] {
+            let pages = [("http://a.test/old", redirect("/new")), (url, html(""))];
+            let mut pair = Pair::new(&pages).with_client(has_own_fields);
+            pair.get("http://a.test/old", NAVIGATION);
+            let named = named.map(|named| ("referer", named));
+            let fields: Vec<_> = named.into_iter().chain([NAVIGATION[0]]).collect();
+            assert_eq!(pair.get(url, &fields).0.is_pushed, is_pushed, "{named:?}");
+        }
+        // The request of a link is redirected, and the browser repeats its referrer.
+        let pages = [("http://a.test/old", redirect("/new")), (url, html(""))];
+        let mut pair = Pair::new(&pages).with_client(has_own_fields);
+        let link = [NAVIGATION[0], ("referer", "http://a.test/page")];
+        pair.get("http://a.test/old", &link);
+        assert!(pair.get(url, &link).0.is_pushed);
+    }
 }

@@ -3,6 +3,7 @@
 
 mod bodies;
 mod ends;
+mod hotlinks;
 mod keys;
 mod named;
 mod processes;

@@ -394,6 +394,28 @@ fn cors_response_fits_its_origin_or_all() {
     assert_eq!(check(&[], &with_cookie, &open), Err(Mismatch::Origin));
 }
 
+/// A gateway of another implementation tells by its promise alone, and need not repeat all fields.
+#[test]
+fn page_of_the_origin_needs_the_response_to_such_a_page() {
+    let own = request(&[("referer", "http://h.test/page")]);
+    let (bare, head) = (request(&[]), head(&[]));
+    for (hashes, expected) in [
+        (Some(RequestHashes::of(&bare.fields)), Err(Mismatch::Page)),
+        (None, Ok(())),
+    ] {
+        let facts = PushFacts {
+            request: &bare,
+            has_own_fields: true,
+            hashes,
+            head: Some(&head),
+            ignores_cookies: false,
+        };
+        assert_eq!(facts.check(&own), expected);
+        assert_eq!(facts.check(&bare), Ok(()));
+    }
+    assert_eq!(check(&[("referer", "http://h.test/")], &[], &[]), Ok(()));
+}
+
 #[test]
 fn page_of_another_site_needs_its_own_response() {
     let page = |value| [("referer", value)];

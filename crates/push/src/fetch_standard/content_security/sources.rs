@@ -1,8 +1,8 @@
 //! The sources that a directive lists, read once (sections 2.3.1 and 6.7.2).
 
-use std::net::Ipv4Addr;
-
 use tandem_preload::split;
+
+use crate::site::is_loopback;
 
 /// A URL as sources are compared with it.
 #[derive(Clone, Copy)]
@@ -68,12 +68,6 @@ impl<'a> Target<'a> {
     pub(super) fn is_upgraded(&self) -> bool {
         self.scheme == Scheme::Http && !is_loopback(self.host)
     }
-}
-
-/// Returns whether a host is the computer itself (Secure Contexts, section 3.1).
-fn is_loopback(host: &str) -> bool {
-    let is_address = || host.parse().is_ok_and(|it: Ipv4Addr| it.is_loopback());
-    host == "localhost" || host.ends_with(".localhost") || host == "[::1]" || is_address()
 }
 
 /// Returns the host of an authority, and its port if it names one.

@@ -43,15 +43,13 @@ fn urls(needs: Vec<Need>) -> Vec<String> {
 #[test]
 fn document_is_where_redirects_lead() {
     let mut page = page();
-    let mut target = need("http://b.test/x", Kind::Document, 0);
-    page.redirect("http://a.test/other", &mut target);
+    let target = need("http://b.test/x", Kind::Document, 0);
+    page.redirect("http://a.test/other", &target);
     assert_eq!(page.document_url(), "http://a.test/page");
-    assert_eq!(target.referrer, None);
-    page.redirect("http://a.test/page", &mut target);
+    page.redirect("http://a.test/page", &target);
     assert_eq!(page.document_url(), "http://b.test/x");
-    assert_eq!(target.referrer, Some(Referrer::None));
-    let mut secure = need("https://b.test/y", Kind::Document, 0);
-    page.redirect("http://b.test/x", &mut secure);
+    let secure = need("https://b.test/y", Kind::Document, 0);
+    page.redirect("http://b.test/x", &secure);
     assert_eq!(page.document_url(), "http://b.test/x", "not seen over TLS");
     assert_eq!(page.url().as_ref(), "http://a.test/page");
 }
@@ -71,6 +69,27 @@ fn initiator_is_the_referrer_of_a_part() {
         of(&[("origin", "http://c.test"), referer]),
         "http://b.test/page"
     );
+}
+
+/// A page that is not sent again may have any policy, so no other origin learns its URL. The style
+/// sheets of another origin are known there.
+#[test]
+fn unknown_policy_hides_the_page_and_not_its_style_sheets() {
+    let mut page = page();
+    page.settle("http://a.test/page", &ResponseHead::new(304));
+    let mut referrer = |url: &str, via: Option<&str>| {
+        let mut need = need(url, Kind::Image, 4);
+        need.via = via.map(Arc::from);
+        let request = page.request_for(&need, false).unwrap();
+        let value = request.fields.get("referer");
+        value.map(|value| String::from_utf8_lossy(value).into_owned())
+    };
+    let sheet = "http://b.test/s.css";
+    let of = |url: &str| Some(url.to_owned());
+    assert_eq!(referrer("http://a.test/x", None), of("http://a.test/page"));
+    assert_eq!(referrer("http://b.test/x", None), None);
+    assert_eq!(referrer("http://b.test/x", Some(sheet)), of(sheet));
+    assert_eq!(referrer("http://c.test/x", Some(sheet)), None);
 }
 
 #[test]
