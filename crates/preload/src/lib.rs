@@ -80,6 +80,8 @@ pub struct Need {
     /// True if the browser will request it without credentials: by CORS, from another origin than
     /// the page's.
     pub anonymous: bool,
+    /// True if the browser will request it by CORS, whatever its origin.
+    pub by_cors: bool,
     /// The referrer policy of the request, if the page or the element names one.
     pub referrer: Option<Referrer>,
     /// The style sheet or module that makes the request, if it is not the document. It is the
@@ -549,6 +551,7 @@ impl Sink {
             kind: ask.kind,
             urgency: ask.urgency,
             anonymous: ask.cors == Cors::Anonymous && foreign,
+            by_cors: ask.cors != Cors::None,
             referrer: self.element_referrer.or(self.referrer),
             via: self.via.clone(),
             frame: None,

@@ -1,10 +1,11 @@
 //! The requests of browsers, as the Fetch standard defines them.
 //!
 //! This file reads the purpose of a request from its fields. `request` makes the request that a
-//! browser will make for a resource, and `referrer` its referrer. `content_security` reads
-//! the policies that forbid requests.
+//! browser will make for a resource, `referrer` its referrer, and `metadata` its `Sec-Fetch-*`
+//! fields. `content_security` reads the policies that forbid requests.
 
 mod content_security;
+mod metadata;
 mod referrer;
 mod request;
 mod script_fields;
@@ -20,6 +21,7 @@ pub(crate) use content_security::{
 };
 #[cfg(test)]
 pub(crate) use content_security::{MAX_HOSTS, comparisons};
+pub(crate) use metadata::{Metadata, has_metadata};
 pub(crate) use referrer::referrer_after_redirect;
 pub use referrer::{referrer, referrer_policy};
 pub(crate) use request::is_own_origin;

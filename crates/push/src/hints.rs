@@ -70,6 +70,7 @@ fn need(page: &str, url: &str, kind: Kind, urgency: u8) -> Option<Need> {
         kind,
         urgency,
         anonymous: kind == Kind::Font,
+        by_cors: kind == Kind::Font,
         referrer: None,
         via: None,
         frame: None,

@@ -187,6 +187,7 @@ pub fn redirect_target(url: &str, head: &ResponseHead) -> Option<Need> {
         kind: Kind::Document,
         urgency: 0,
         anonymous: false,
+        by_cors: false,
         referrer: None,
         via: None,
         frame: None,

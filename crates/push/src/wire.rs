@@ -3,6 +3,7 @@
 //! ```text
 //!  gateway ─▶ client  tandem-push: pushed | held-out   in a page's head: its treatment
 //!                     tandem-asked: 40 hex digits      in a push's head: hashes of its request
+//!                     tandem-asked-as: style …         in a push's head: metadata of its request
 //!                     tandem-next-page: 1              in a push's head: it may follow the page
 //!                     tandem-crossed: 1                in place of a response, which is a push
 //!  client ─▶ gateway  POST http://push.tandem.invalid/ the session's companion
@@ -43,7 +44,7 @@ pub use companion::{
 pub use next_push::{NEXT_PAGE_FIELD, NextPush};
 pub use opened::{MAX_OPENED_LIST, OPENED_FIELD, OpenedList};
 pub use report::{Fate, Report, ReportReader};
-pub use request_hashes::{ASKED_FIELD, RequestHashes};
+pub use request_hashes::{ASKED_AS_FIELD, ASKED_FIELD, RequestHashes};
 pub use treatment::{PUSH_FIELD, Treatment};
 pub use url_hash::url_hash;
 pub(crate) use url_hash::url_hash_of;

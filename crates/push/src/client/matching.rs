@@ -9,7 +9,7 @@ use tandem_http::cache::{CacheControl, ResponsePolicy, accepts_content_encoding,
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use crate::browser_fields::REQUESTED_WITH;
-use crate::fetch_standard::{target_origin, wants_one_format};
+use crate::fetch_standard::{Metadata, target_origin, wants_one_format};
 use crate::wire::{OPENED_FIELD, RequestHashes};
 
 /// The demand that a field of a request makes of a pushed response.
@@ -28,9 +28,13 @@ enum FieldRule {
     /// The page that caused the gateway's request must be of the same origin. A request from a page
     /// of the target's own origin needs a response that such a page caused.
     Referrer,
-    /// `cross-site` and `same-site` do not fit a response that the target's own page caused.
+    /// The destination must be of the use for which the gateway requested the response, if that is
+    /// known (see [`Metadata::fits`]).
+    FetchDestination,
+    /// The site must fit that of the gateway's request. If it is unknown, `cross-site` and
+    /// `same-site` do not fit a response that the target's own page caused.
     FetchSite,
-    /// The mode must be one in which browsers fetch resources.
+    /// The mode must be one in which browsers fetch resources. Navigations need a response for one.
     FetchMode,
     /// The directives must permit a stored response.
     CacheControl,
@@ -62,7 +66,7 @@ const FIELD_RULES: [(&str, FieldRule); 34] = [
     ("sec-ch-ua", FieldRule::Inherited),
     ("sec-ch-ua-mobile", FieldRule::Inherited),
     ("sec-ch-ua-platform", FieldRule::Inherited),
-    ("sec-fetch-dest", FieldRule::ByVary),
+    ("sec-fetch-dest", FieldRule::FetchDestination),
     ("sec-fetch-mode", FieldRule::FetchMode),
     ("sec-fetch-site", FieldRule::FetchSite),
     ("sec-fetch-storage-access", FieldRule::ByVary),
@@ -123,6 +127,8 @@ pub struct PushFacts<'a> {
     pub has_own_fields: bool,
     /// The hashes of the gateway's request, once the head has brought them.
     pub hashes: Option<RequestHashes>,
+    /// The metadata of the gateway's request, if the head has brought them.
+    pub(crate) metadata: Option<Metadata>,
     /// The head of the response, once it is here.
     pub head: Option<&'a ResponseHead>,
     /// True if the cookies of both requests may differ.
@@ -190,7 +196,11 @@ impl PushFacts<'_> {
         }
         let site = asked.fields.get("sec-fetch-site");
         let is_foreign = matches!(site, Some(b"cross-site" | b"same-site"));
-        if is_foreign && theirs.has_referrer_of(&target) {
+        let fits_metadata = match self.metadata() {
+            Some(metadata) => metadata.fits(&asked.fields),
+            None => !(is_foreign && theirs.has_referrer_of(&target)),
+        };
+        if !fits_metadata {
             return Err(Mismatch::FetchMetadata);
         }
         let has_other_format = theirs.has_same_field(b"accept", ours) == Some(false);
@@ -206,6 +216,12 @@ impl PushFacts<'_> {
         Ok(())
     }
 
+    /// Returns the metadata of the gateway's request, if they are known.
+    fn metadata(&self) -> Option<Metadata> {
+        let promised = self.has_own_fields.then_some(&self.request.fields);
+        promised.and_then(Metadata::of).or(self.metadata)
+    }
+
     fn check_vary(
         &self,
         head: &ResponseHead,
@@ -217,10 +233,15 @@ impl PushFacts<'_> {
             return Err(Mismatch::Vary);
         }
         // Fields that a promise inherits from its exchange do not belong to its own request. Our
-        // gateway sends no field that its hashes do not cover.
+        // gateway sends no field that its hashes and its metadata do not cover.
         let has_fields = self.has_own_fields || self.hashes.is_none();
+        let metadata = self.metadata();
         let is_equal = |name: &[u8]| {
             let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+            let own = metadata.and_then(|metadata| metadata.value_of(&name));
+            if let Some(own) = own {
+                return own.map(str::as_bytes) == asked.get(&name);
+            }
             // The rule for `Origin` was stricter already.
             name == "origin"
                 || theirs.has_same_field(name.as_bytes(), ours).unwrap_or_else(

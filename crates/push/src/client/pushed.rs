@@ -9,8 +9,8 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 use super::lifetime::{Lifetime, MAX_WAIT, PageLoad};
 use super::matching::{Mismatch, PushFacts};
 use super::stored_head::{confirmation, confirms_copy, with_age};
-use crate::fetch_standard::is_navigation;
-use crate::wire::{ASKED_FIELD, Fate, NEXT_PAGE_FIELD, RequestHashes};
+use crate::fetch_standard::{Metadata, is_framed, is_navigation};
+use crate::wire::{ASKED_AS_FIELD, ASKED_FIELD, Fate, NEXT_PAGE_FIELD, RequestHashes};
 
 /// The age of a promise without a head up to which a request waits for it. Later requests go to the
 /// gateway.
@@ -125,6 +125,7 @@ pub(super) struct Kept {
 pub(super) struct ArrivedResponse {
     pub(super) head: ResponseHead,
     pub(super) hashes: Option<RequestHashes>,
+    pub(super) metadata: Option<Metadata>,
     pub(super) arrived: Instant,
     pub(super) lifetime: Lifetime,
     /// True if the gateway sent the document because it may follow a page.
@@ -135,7 +136,9 @@ impl ArrivedResponse {
     /// Takes the fields for the client out of a head.
     pub(super) fn new(now: Instant, mut head: ResponseHead) -> Self {
         let hashes = head.fields.get(ASKED_FIELD).and_then(RequestHashes::parse);
+        let metadata = head.fields.get(ASKED_AS_FIELD).and_then(Metadata::parse);
         let is_next = head.fields.contains(NEXT_PAGE_FIELD);
+        head.fields.remove(ASKED_AS_FIELD);
         head.fields.remove(ASKED_FIELD);
         head.fields.remove(NEXT_PAGE_FIELD);
         let lifetime = match Lifetime::of(&head) {
@@ -146,6 +149,7 @@ impl ArrivedResponse {
         Self {
             head,
             hashes,
+            metadata,
             arrived: now,
             lifetime,
             is_next,
@@ -174,10 +178,10 @@ impl Kept {
         self.request.method == Method::Head
     }
 
-    /// Returns whether the push is the document to which a redirect leads. The browser requests it
-    /// at once, and the gateway never waits for a claim of it.
+    /// Returns whether the push is a document: in a frame, or at the end of a redirect. The browser
+    /// requests it at once, and the gateway never waits for a claim of it.
     pub(super) fn is_document(&self) -> bool {
-        self.has_own_fields && is_navigation(&self.request)
+        self.has_own_fields && (is_navigation(&self.request) || is_framed(&self.request))
     }
 
     /// Returns whether the push has waited too long.
@@ -218,11 +222,13 @@ impl Kept {
         asked: &RequestHead,
         ignores_cookies: bool,
     ) -> Result<(), Mismatch> {
+        let response = self.response.as_ref();
         let facts = PushFacts {
             request: &self.request,
             has_own_fields: self.has_own_fields,
-            hashes: self.response.as_ref().and_then(|response| response.hashes),
-            head: self.response.as_ref().map(|response| &response.head),
+            hashes: response.and_then(|response| response.hashes),
+            metadata: response.and_then(|response| response.metadata),
+            head: response.map(|response| &response.head),
             ignores_cookies,
         };
         facts.check(asked)

@@ -327,7 +327,7 @@ impl Policy {
 }
 
 /// Returns the kind of a resource that the ending of its path shows.
-fn kind_of(url: &str) -> Kind {
+pub(super) fn kind_of(url: &str) -> Kind {
     match ResourceKind::of_path(parts(url).path) {
         ResourceKind::Style => Kind::Style,
         ResourceKind::Script => Kind::Script,

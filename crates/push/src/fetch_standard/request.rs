@@ -5,11 +5,14 @@ use std::borrow::Cow;
 use tandem_http::{Fields, RequestHead, Scheme};
 use tandem_preload::{Kind, Need, Referrer, split};
 
+use super::content_security::kind_of;
+use super::metadata::{Metadata, has_metadata, site_between};
 use super::referrer::referrer;
 use super::script_fields::ScriptFields;
+use super::{is_framed, is_navigation};
 use crate::browser_fields::{INHERITED_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
 use crate::cookies::{CookieChanges, cookies_of};
-use crate::site::is_same_site;
+use crate::site::{host_of, is_loopback, is_same_site};
 
 /// The page that fetches resources, as far as requests depend on it: the "client" of the requests
 /// in terms of the Fetch standard.
@@ -29,6 +32,10 @@ pub struct FetchClient<'a> {
     pub image_accept: Option<&'a [u8]>,
     /// The referrer policy of the document.
     pub policy: Referrer,
+    /// The metadata of the request that was redirected to the need, if it was one.
+    pub(crate) redirected: Option<Metadata>,
+    /// True if the needs are documents whose links the user may follow.
+    pub(crate) leads_on: bool,
 }
 
 /// Returns the request that a browser will make for `need`; `None` if the URL cannot be fetched.
@@ -82,6 +89,10 @@ pub fn request_for(
     if let Some(referrer) = referrer(policy, source, &need.url) {
         fields.push("referer", referrer);
     }
+    if has_metadata(&page.request.fields) && gets_metadata(page.request, scheme, authority) {
+        let metadata = page.redirected.or_else(|| metadata(need, page));
+        metadata?.add_to(&mut fields);
+    }
     let authority = if own {
         page.request.authority.clone()
     } else {
@@ -91,6 +102,50 @@ pub fn request_for(
         fields,
         ..RequestHead::get(Scheme::parse(scheme.as_bytes())?, authority, path)
     })
+}
+
+/// Returns whether a browser sends metadata with a request to an origin: whether its URL is
+/// potentially trustworthy (Secure Contexts, section 3.1). The page's own request had metadata.
+fn gets_metadata(page: &RequestHead, scheme: &str, authority: &str) -> bool {
+    // Tor Browser trusts onion services.
+    let is_onion = |authority| host_of(authority).ends_with(".onion");
+    is_own_origin(page, scheme, authority)
+        || scheme == "https"
+        || is_loopback(host_of(authority))
+        || (is_onion(&page.authority) && is_onion(authority))
+}
+
+/// Returns the metadata of the request for a need; `None` if they are unknown.
+fn metadata(need: &Need, page: &FetchClient<'_>) -> Option<Metadata> {
+    let request = page.request;
+    let requested = format!("{}://{}/", request.scheme.as_str(), request.authority);
+    let document = match &need.frame {
+        Some(frame) => frame,
+        // The page is the frame itself, and not the document that has caused its request.
+        None if is_framed(request) => &*requested,
+        None => page.document,
+    };
+    let site = site_between(document, &need.url)?;
+    // The referrer of a part may be another part. The browser's own request then contradicts it.
+    let own_site = request.fields.get("sec-fetch-site");
+    let is_document_known = need.frame.is_some()
+        || is_framed(request)
+        || is_navigation(request)
+        || own_site == Some(b"none")
+        || site_between(document, &requested).map(str::as_bytes) == own_site;
+    // The learned referrer of a need may be a style sheet of the document, or a frame. If its path
+    // does not tell, the relation to the need must be the same.
+    let is_source_known = need.via.as_deref().is_none_or(|via| {
+        let is_part = matches!(kind_of(via), Kind::Style | Kind::Script);
+        is_part || site_between(via, &need.url) == Some(site)
+    });
+    if !is_document_known || !is_source_known {
+        return None;
+    }
+    match page.leads_on {
+        true => Some(Metadata::of_link(site)),
+        false => Metadata::of_need(need, site),
+    }
 }
 
 /// Returns whether scheme and authority are those of the page's own request.
@@ -175,6 +230,7 @@ mod tests {
             kind,
             urgency: 3,
             anonymous: false,
+            by_cors: false,
             referrer: None,
             via: None,
             frame: None,
@@ -210,6 +266,8 @@ mod tests {
             cookies: None,
             image_accept: None,
             policy: Referrer::default(),
+            redirected: None,
+            leads_on: false,
         };
         request_for(need, &page, None).unwrap()
     }
@@ -289,6 +347,8 @@ mod tests {
                 cookies: Some(&changes),
                 image_accept: None,
                 policy: Referrer::default(),
+                redirected: None,
+                leads_on: false,
             };
             let mut need = need(url, Kind::Image);
             need.anonymous = is_anonymous;
@@ -390,6 +450,8 @@ mod tests {
             cookies: None,
             image_accept: None,
             policy: Referrer::default(),
+            redirected: None,
+            leads_on: false,
         };
         let of = |url: &str| {
             request_for(&need(url, Kind::Image), &page, None)
@@ -399,6 +461,87 @@ mod tests {
         assert_eq!(of("http://a.test/x"), "A.test");
         assert_eq!(of("https://a.test/x"), "a.test");
         assert!(request_for(&need("mailto:a", Kind::Image), &page, None).is_none());
+    }
+
+    /// Returns the metadata of a request by a page whose own request for `url` has `own` ones.
+    fn metadata_of(need: &Need, url: &str, document: &str, own: &str) -> Option<String> {
+        let mut request = browser_request(url, CHROME);
+        if let Some(own) = Metadata::parse(own.as_bytes()) {
+            own.add_to(&mut request.fields);
+        }
+        let page = FetchClient {
+            request: &request,
+            document,
+            is_part: url != document,
+            known_paths: None,
+            cookies: None,
+            image_accept: None,
+            policy: Referrer::default(),
+            redirected: None,
+            leads_on: false,
+        };
+        let made = request_for(need, &page, None)?;
+        let metadata = Metadata::of(&made.fields).map(Metadata::encode);
+        assert_eq!(metadata.is_some(), has_metadata(&made.fields));
+        Some(metadata.unwrap_or_default())
+    }
+
+    #[test]
+    fn metadata_are_sent_if_the_page_had_them() {
+        const LINK: &str = "document navigate none ?1";
+        let of = |page: &str, url: &str, own| metadata_of(&need(url, Kind::Image), page, page, own);
+        for (page, url, site) in [
+            ("https://www.a.test/", "https://www.a.test/x", "same-origin"),
+            ("https://www.a.test/", "https://i.a.test/x", "same-site"),
+            ("https://www.a.test/", "https://b.test/x", "cross-site"),
+            ("http://localhost/", "http://localhost/x", "same-origin"),
+            ("http://localhost/", "http://127.0.0.1:81/x", "cross-site"),
+            ("http://a.onion/", "http://b.onion/x", "cross-site"),
+        ] {
+            let expected = format!("image no-cors {site}");
+            assert_eq!(of(page, url, LINK), Some(expected), "{page} {url}");
+            assert_eq!(of(page, url, ""), Some(String::new()), "{page} {url}");
+        }
+        // Browsers trust neither host.
+        for url in ["http://b.test/x", "http://b.onion/x"] {
+            assert_eq!(of("http://localhost/", url, LINK), Some(String::new()));
+        }
+        let object = need("https://a.test/x", Kind::Object);
+        let sent = |own| metadata_of(&object, "https://a.test/", "https://a.test/", own);
+        assert_eq!((sent(LINK), sent("")), (None, Some(String::new())));
+    }
+
+    #[test]
+    fn site_is_that_of_the_document_if_it_is_known() {
+        let page = "https://a.test/page";
+        let sheet = "https://cdn.test/s.css";
+        let of = |url: &str, via: Option<&str>, own_url: &str, document: &str, own| {
+            let mut need = need(url, Kind::Image);
+            need.via = via.map(Arc::from);
+            let text = metadata_of(&need, own_url, document, own)?;
+            Some(text.rsplit(' ').next().unwrap().to_owned())
+        };
+        let image = "https://cdn.test/x";
+        let cross = Some("cross-site".to_owned());
+        let link = "document navigate none ?1";
+        assert_eq!(of(image, Some(sheet), page, page, link), cross);
+        // A frame may be the learned source.
+        assert_eq!(
+            of(image, Some("https://cdn.test/f"), page, page, link),
+            None
+        );
+        let style = |own| of(image, Some(sheet), sheet, page, own);
+        assert_eq!(style("style no-cors cross-site"), cross);
+        // The document is another one than the referrer of the style sheet.
+        assert_eq!(style("style no-cors same-origin"), None);
+        let frame = "https://b.test/frame";
+        let own = Some("same-origin".to_owned());
+        let framed = "iframe navigate cross-site";
+        assert_eq!(of("https://b.test/x", None, frame, page, framed), own);
+        let mut inner = need("https://b.test/x", Kind::Image);
+        inner.frame = Some(frame.into());
+        let inner = metadata_of(&inner, page, page, link);
+        assert_eq!(inner.as_deref(), Some("image no-cors same-origin"));
     }
 
     #[test]
@@ -423,6 +566,8 @@ mod tests {
                 cookies: None,
                 image_accept: None,
                 policy: Referrer::default(),
+                redirected: None,
+                leads_on: false,
             };
             request_for(&need(url, Kind::Fetch), &page, script.as_ref())
         };

@@ -439,6 +439,7 @@ mod tests {
             kind: Kind::Style,
             urgency: 0,
             anonymous: false,
+            by_cors: false,
             referrer: None,
             via: None,
             frame: Some("http://h/page".into()),

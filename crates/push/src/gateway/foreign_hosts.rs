@@ -134,6 +134,7 @@ mod tests {
             kind,
             urgency: 4,
             anonymous: false,
+            by_cors: false,
             referrer: None,
             via: None,
             frame: None,

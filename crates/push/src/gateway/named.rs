@@ -102,6 +102,7 @@ mod tests {
                 kind: Kind::Fetch,
                 urgency: 3,
                 anonymous: true,
+                by_cors: true,
                 referrer: None,
                 via: None,
                 frame: None,

@@ -141,9 +141,10 @@ impl Gateway {
             Some((mut target, redirected)) => {
                 record.redirect(url, &target);
                 let is_own = is_same_origin(url, &target.url);
-                let referrer = redirected.and_then(|it| referrer_after_redirect(it, head));
-                if let Some((source, policy)) = referrer.filter(|_| is_own)
+                if let Some(redirected) = redirected.filter(|_| is_own)
+                    && let Some((source, policy)) = referrer_after_redirect(redirected, head)
                     && record.follows_redirect(url, &target.url)
+                    && record.repeat_metadata(redirected, &target.url)
                 {
                     (target.via, target.referrer) = (source, Some(policy));
                     self.promise(page, vec![target]);

@@ -177,6 +177,7 @@ impl Gateway {
             kind: Kind::Document,
             urgency: scan::LAZY,
             anonymous: false,
+            by_cors: false,
             referrer: None,
             via: None,
             frame: None,

@@ -287,6 +287,7 @@ fn need_of(
         kind,
         urgency,
         anonymous: is_cors,
+        by_cors: is_by_cors,
         referrer: Some(policy),
         via,
         frame: None,
@@ -394,10 +395,14 @@ mod tests {
         ];
         let with = |field: (&'static str, &'static str)| {
             let fields = [&font[..], &[field]].concat();
-            need("b.test", &fields).map(|need| need.anonymous)
+            need("b.test", &fields).map(|need| (need.anonymous, need.by_cors))
         };
-        assert_eq!(with(("sec-fetch-site", "cross-site")), Some(true));
-        assert_eq!(with(("sec-fetch-site", "same-origin")), Some(false));
+        let (foreign, own) = (
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-site", "same-origin"),
+        );
+        assert_eq!(with(foreign), Some((true, true)));
+        assert_eq!(with(own), Some((false, true)));
         assert_eq!(with(("cookie", "a=b")), None);
     }
 

@@ -14,18 +14,17 @@ use super::page_hold::Hold;
 use super::predictor::Learned;
 use super::table::{FetchId, ResponseId};
 use crate::cookies::{CookieChanges, cookies_of};
-use crate::fetch_standard::{self, ContentSecurity, ScriptFields, is_navigation, is_own_origin};
+use crate::fetch_standard::{
+    self, ContentSecurity, Metadata, ScriptFields, is_navigation, is_own_origin,
+};
 use crate::site::is_same_site;
 use crate::url;
 
 mod leave;
+mod redirects;
 
 /// The largest number of resources for one page.
 pub(super) const MAX_RESOURCES: usize = 2048;
-
-/// The largest number of redirects in a row that are followed, as in browsers (Fetch standard,
-/// "HTTP-redirect fetch").
-const MAX_REDIRECTS: u8 = 20;
 
 /// The largest number of hosts named by a page that are remembered.
 const MAX_NAMED_HOSTS: usize = 1024;
@@ -92,6 +91,8 @@ pub(super) struct Page {
     possible: PossibleNeeds,
     /// The fields that scripts choose for requests, by URL.
     scripts: HashMap<String, Arc<ScriptFields>>,
+    /// The metadata of requests that were redirected, by the URL of the target.
+    redirected: HashMap<Box<str>, Metadata>,
     /// True if a head that is no redirect has shown the document's location.
     settled: bool,
     /// The referrer policy of the document.
@@ -129,6 +130,7 @@ impl Page {
             expected: Vec::new(),
             possible: PossibleNeeds::default(),
             scripts: HashMap::new(),
+            redirected: HashMap::new(),
             settled: false,
             policy: Referrer::default(),
             content: Arc::default(),
@@ -263,32 +265,6 @@ impl Page {
     /// Returns the URL of the document for which all resources are fetched.
     pub(super) fn document_url(&self) -> &str {
         self.initiator.as_deref().unwrap_or(&self.location)
-    }
-
-    /// Follows a redirect from `from` to `target`. If `from` is the page's own location, the page
-    /// moves.
-    pub(super) fn redirect(&mut self, from: &str, target: &Need) {
-        if from != self.location {
-            return;
-        }
-        // The policies of a document do not govern the way to another one.
-        self.content = Arc::default();
-        let scheme = scan::split(&target.url).map(|(scheme, ..)| scheme);
-        if scheme == Some(self.request.scheme.as_str()) {
-            self.location.clone_from(&target.url);
-        }
-    }
-
-    /// Counts a redirect from `from` to `to`. Returns false if too many have led there, so that the
-    /// gateway must not follow it.
-    pub(super) fn follows_redirect(&mut self, from: &str, to: &str) -> bool {
-        let before = self.redirects.get(from).copied().unwrap_or(0);
-        let is_followed = before < MAX_REDIRECTS;
-        if is_followed {
-            let count = self.redirects.entry(to.into()).or_default();
-            *count = (*count).max(before + 1);
-        }
-        is_followed
     }
 
     /// Handles the head of a response at `url` that is no redirect. Returns true for the first head
@@ -525,6 +501,8 @@ impl Page {
                 true => Referrer::None,
                 false => self.policy,
             },
+            redirected: self.redirected.get(&*need.url).copied(),
+            leads_on: self.leads_on,
         };
         let script = self.scripts.get(&need.url).map(|fields| &**fields);
         let request = fetch_standard::request_for(need, &page, script)?;

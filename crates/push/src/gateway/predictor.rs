@@ -322,12 +322,17 @@ fn need_of(candidate: &Candidate, referrer: Option<String>, manner: &Manner) -> 
     // Data with a path like that of a page is a frame.
     let is_frame = kind == Kind::Fetch && !is_scripted && has_name_of_page;
     let kind = if is_frame { Kind::Document } else { kind };
+    let is_by_script = referrer.as_deref().is_some_and(|referrer| {
+        ResourceKind::of_path(parts(referrer).path) == ResourceKind::Script
+    });
     Some(Need {
         url: candidate.url.to_string(),
         kind,
         urgency,
         // Fonts are always fetched by CORS, and data usually is.
         anonymous: matches!(kind, Kind::Font | Kind::Fetch),
+        // A script that another one requests is a module.
+        by_cors: matches!(kind, Kind::Font | Kind::Fetch) || (kind == Kind::Script && is_by_script),
         referrer: None,
         via: referrer.map(Arc::from),
         frame: None,
@@ -375,6 +380,18 @@ mod tests {
         let script = candidate("http://a/x.html", ResourceKind::Script);
         let need = need_of(&script, None, &Manner::Plain).unwrap();
         assert_eq!(need.kind, Kind::Script);
+        for (kind, referrer, expected) in [
+            (ResourceKind::Script, None, false),
+            (ResourceKind::Script, Some("http://a/"), false),
+            (ResourceKind::Script, Some("http://a/m.js"), true),
+            (ResourceKind::Image, Some("http://a/m.js"), false),
+            (ResourceKind::Font, Some("http://a/s.css"), true),
+            (ResourceKind::Data, None, true),
+        ] {
+            let referrer = referrer.map(str::to_owned);
+            let need = need_of(&candidate("http://a/x", kind), referrer, &Manner::Plain);
+            assert_eq!(need.unwrap().by_cors, expected, "{kind:?}");
+        }
     }
 
     #[test]

@@ -70,6 +70,7 @@ impl RepeatableResponse {
             request: &self.request,
             has_own_fields: true,
             hashes: Some(self.asked),
+            metadata: None,
             head: Some(&self.head),
             ignores_cookies: false,
         };

@@ -9,8 +9,8 @@
 //!
 //! Each page precedes its used needs, and the page that was visited last comes last. `TIME` is the
 //! time of this visit, and `UNTIL` the end of the copy's freshness, both in seconds since 1970. `-`
-//! stands for a value that is missing. The flags are `a` for an anonymous need and `v` for a copy
-//! with a validator. A file that was cut lacks the last line.
+//! stands for a value that is missing. The flags are `a` for an anonymous need, `c` for one by
+//! CORS, and `v` for a copy with a validator. A file that was cut lacks the last line.
 //!
 //! All URLs are of plain HTTP and without user information. Neither the text nor its parser admits
 //! others. The text has no URL of an onion service, also if transparent Tor hides that service from
@@ -193,6 +193,7 @@ fn need_line(used: &UsedNeed) -> Option<String> {
     let flags = [
         (need.anonymous, 'a'),
         (copy.is_some_and(|copy| copy.has_validator), 'v'),
+        (need.by_cors, 'c'),
     ];
     let set: String = flags.iter().filter(|it| it.0).map(|it| it.1).collect();
     line.push_str(if set.is_empty() { "-" } else { &set });
@@ -225,7 +226,8 @@ fn read_need(rest: &str) -> Option<UsedNeed> {
         "-" => Some(None),
         url => is_page(url).then(|| Some(Arc::from(url))),
     };
-    let [is_anonymous, has_validator] = ['a', 'v'].map(|flag| flags.contains(flag));
+    let [is_anonymous, has_validator, is_by_cors] =
+        ['a', 'v', 'c'].map(|flag| flags.contains(flag));
     let until = match until {
         "-" => None,
         until => Some(until.parse().ok()?),
@@ -235,6 +237,8 @@ fn read_need(rest: &str) -> Option<UsedNeed> {
         kind: value_of(&KINDS, kind)?,
         urgency: urgency.parse().ok().filter(|urgency| *urgency < 8)?,
         anonymous: is_anonymous,
+        // Earlier programs have not written it.
+        by_cors: is_anonymous || is_by_cors,
         referrer: match referrer {
             "-" => None,
             policy => Some(value_of(&POLICIES, policy)?),
@@ -266,6 +270,7 @@ mod tests {
             kind: Kind::Font,
             urgency: 3,
             anonymous: true,
+            by_cors: true,
             referrer: Some(Referrer::Own),
             via: Some("http://a.test/s.css".into()),
             frame: None,
@@ -292,7 +297,7 @@ mod tests {
         let text = visited("http://a.test/?q=|", "http://a.test/f", copy).to_text();
         let expected = "tandem visits 1\n\
                         page origin 5 http://a.test/?q=|\n\
-                        need font 3 av 7 own http://a.test/s.css - http://a.test/f\n\
+                        need font 3 avc 7 own http://a.test/s.css - http://a.test/f\n\
                         end\n";
         assert_eq!(text, expected);
         let mut again = Revisits::read(&text).expect("it was written");

@@ -13,6 +13,10 @@ use crate::browser_fields::{INHERITED_FIELDS, REQUESTED_WITH};
 /// The name of the field in the head of a push. It never leaves the pair of proxies.
 pub const ASKED_FIELD: &str = "tandem-asked";
 
+/// The name of the field in the head of a push with the metadata (`Sec-Fetch-*`) of its request.
+/// The promises of some sessions do not have them.
+pub const ASKED_AS_FIELD: &str = "tandem-asked-as";
+
 /// The length of the field's value: five numbers of eight hexadecimal digits.
 const VALUE_LEN: usize = 40;
 

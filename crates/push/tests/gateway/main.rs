@@ -17,6 +17,7 @@ mod handed_over;
 mod holding;
 mod limits;
 mod machine;
+mod metadata;
 mod needs;
 mod new_cookies;
 mod next_pages;

@@ -66,7 +66,7 @@ const KNOWN: [(&str, Option<FieldRule>, [&str; 2]); 59] = [
     ),
     (
         "sec-fetch-dest",
-        Some(FieldRule::ByVary),
+        Some(FieldRule::FetchDestination),
         ["image", "empty"],
     ),
     (
@@ -164,12 +164,14 @@ fn check(
         request: &promised,
         has_own_fields: true,
         hashes: Some(RequestHashes::of(&promised.fields)),
+        metadata: None,
         head: Some(&head),
         ignores_cookies: false,
     };
     let by_hashes = PushFacts {
         request: &bare,
         has_own_fields: false,
+        metadata: Metadata::of(&promised.fields),
         ..facts
     };
     let decision = facts.check(&request(asked));
@@ -231,6 +233,7 @@ fn each_known_field_decides_by_its_rule() {
             // These have tests of their own for each value.
             Some(
                 FieldRule::Accept
+                | FieldRule::FetchDestination
                 | FieldRule::FetchSite
                 | FieldRule::FetchMode
                 | FieldRule::CacheControl
@@ -248,6 +251,7 @@ fn method_and_target_must_be_the_same() {
         request: &promised,
         has_own_fields: true,
         hashes: None,
+        metadata: None,
         head: None,
         ignores_cookies: false,
     };
@@ -382,6 +386,76 @@ fn fetch_metadata_must_fit_the_cause() {
 }
 
 #[test]
+fn metadata_of_the_gateway_s_request_decide() {
+    let metadata = |dest, mode, site| {
+        [
+            ("sec-fetch-dest", dest),
+            ("sec-fetch-mode", mode),
+            ("sec-fetch-site", site),
+        ]
+    };
+    let script = metadata("script", "no-cors", "cross-site");
+    // A style sheet of the target's origin has caused the request in a page of another site.
+    let by_part = [&script[..], &[("referer", "http://h.test/s.css")]].concat();
+    assert_eq!(check(&by_part, &by_part, &[]), Ok(()));
+    for (asked, expected) in [
+        (metadata("script", "cors", "cross-site"), Ok(())),
+        (metadata("empty", "cors", "cross-site"), Ok(())),
+        (
+            metadata("style", "no-cors", "cross-site"),
+            Err(Mismatch::FetchMetadata),
+        ),
+        (
+            metadata("script", "no-cors", "same-origin"),
+            Err(Mismatch::FetchMetadata),
+        ),
+        (
+            metadata("iframe", "navigate", "cross-site"),
+            Err(Mismatch::FetchMetadata),
+        ),
+    ] {
+        assert_eq!(check(&script, &asked, &[]), expected, "{asked:?}");
+    }
+    let vary = [("vary", "Sec-Fetch-Dest, Sec-Fetch-Mode, Sec-Fetch-User")];
+    assert_eq!(check(&script, &script, &vary), Ok(()));
+    let by_cors = metadata("script", "cors", "cross-site");
+    assert_eq!(check(&script, &by_cors, &vary), Err(Mismatch::Vary));
+    let by_user = [&script[..], &[("sec-fetch-user", "?1")]].concat();
+    assert_eq!(check(&script, &by_user, &vary), Err(Mismatch::Vary));
+    assert_eq!(check(&script, &by_user, &[]), Ok(()));
+    assert_eq!(check(&script, &[], &[]), Ok(()));
+}
+
+/// The promises of SPDY have the fields of the page's request.
+#[test]
+fn metadata_of_a_head_replace_those_of_the_exchange() {
+    let page = request(&[
+        ("sec-fetch-dest", "document"),
+        ("sec-fetch-mode", "navigate"),
+        ("sec-fetch-site", "none"),
+    ]);
+    let head = head(&[("vary", "sec-fetch-dest")]);
+    let image = Metadata::parse(b"image no-cors same-origin");
+    for (metadata, dest, expected) in [
+        (image, "image", Ok(())),
+        (image, "document", Err(Mismatch::FetchMetadata)),
+        (image, "empty", Err(Mismatch::Vary)),
+        (None, "image", Err(Mismatch::Vary)),
+    ] {
+        let facts = PushFacts {
+            request: &page,
+            has_own_fields: false,
+            hashes: Some(RequestHashes::of(&request(&[]).fields)),
+            metadata,
+            head: Some(&head),
+            ignores_cookies: false,
+        };
+        let asked = request(&[("sec-fetch-dest", dest)]);
+        assert_eq!(facts.check(&asked), expected, "{metadata:?} {dest}");
+    }
+}
+
+#[test]
 fn cors_response_fits_its_origin_or_all() {
     let origin = |value| [("origin", value)];
     let open = [("access-control-allow-origin", "*")];
@@ -407,6 +481,7 @@ fn page_of_the_origin_needs_the_response_to_such_a_page() {
             request: &bare,
             has_own_fields: true,
             hashes,
+            metadata: None,
             head: Some(&head),
             ignores_cookies: false,
         };
@@ -477,6 +552,7 @@ fn foreign_gateway_tells_by_its_promise() {
         request: &gzip,
         has_own_fields: true,
         hashes: None,
+        metadata: None,
         head: Some(&head),
         ignores_cookies: false,
     };
@@ -491,6 +567,7 @@ fn push_without_head_is_judged_by_what_is_known() {
         request: &promised,
         has_own_fields: true,
         hashes: None,
+        metadata: None,
         head: None,
         ignores_cookies: false,
     };

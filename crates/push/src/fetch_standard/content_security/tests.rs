@@ -29,6 +29,7 @@ fn need(kind: Kind, url: &str) -> Need {
         kind,
         urgency: 3,
         anonymous: false,
+        by_cors: false,
         referrer: None,
         via: None,
         frame: None,

@@ -13,6 +13,7 @@ fn need(url: &str, kind: Kind, urgency: u8) -> Need {
         kind,
         urgency,
         anonymous: false,
+        by_cors: false,
         referrer: None,
         via: None,
         frame: None,

@@ -11,6 +11,7 @@ fn need(url: &str) -> Need {
         kind: Kind::Image,
         urgency: 4,
         anonymous: false,
+        by_cors: false,
         referrer: None,
         via: None,
         frame: None,
