@@ -163,6 +163,19 @@ fn target_has_the_referrer_of_the_redirected_request() {
     }
 }
 
+/// The browser repeats such a field, so a request without it would only spend the URL.
+#[test]
+fn redirect_of_a_request_with_a_field_of_a_script_is_left_to_the_browser() {
+    for (field, is_followed) in [("x-custom", false), ("dnt", true)] {
+        let target = ("http://a.test/once", page("text/plain", "x"));
+        let mut pair = Pair::new(&[("http://a.test/go", redirect("/once")), target]);
+        pair.send("http://a.test/go", &[("accept", "*/*"), (field, "1")]);
+        pair.run();
+        let asked = pair.take_asked().len();
+        assert_eq!(asked, 1 + usize::from(is_followed), "{field}");
+    }
+}
+
 /// Beyond a redirect, a resource has the referrer of its style sheet or element, and a style sheet
 /// has its own URL for its images.
 #[test]
