@@ -66,6 +66,7 @@ mod tests {
             "client-cert",
             "ssl-client-s-dn",
             "tailscale-user-login",
+            "tandem-auth-connection",
         ] {
             assert!(has_login(&fields(name)), "{name}");
         }

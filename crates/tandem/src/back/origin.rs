@@ -137,9 +137,6 @@ struct PoolKey {
     /// The number of the client's session, or 0 if all sessions share connections.
     session: u64,
     isolation: Isolation,
-    /// True for the connections of requests that log in on them, if a session has requests of
-    /// several browsers.
-    logs_in: bool,
     origin: Wanted,
 }
 
@@ -245,27 +242,25 @@ impl Origin {
 
     fn key(&self, exchange: &Exchange) -> Result<PoolKey, Error> {
         let request = &exchange.request;
-        // The origin may bind the whole connection to the user that logged in on it.
-        let logs_in = || logs_in_on_connection(&request.fields);
         match (&self.mode, &self.fixed) {
             (Mode::Reverse { hosts, .. }, Some(origin)) => {
                 self.check_served(&request.authority, origin.0, hosts)?;
-                let logs_in = logs_in();
-                let session = match logs_in {
-                    true => exchange.peer.session,
-                    false => 0,
+                // The origin may bind the whole connection to the user that logged in on it.
+                let is_bound =
+                    exchange.isolation.connection() != 0 || logs_in_on_connection(&request.fields);
+                let (session, isolation) = match is_bound {
+                    true => (exchange.peer.session, exchange.isolation.clone()),
+                    false => (0, Isolation::none()),
                 };
                 Ok(PoolKey {
                     session,
-                    isolation: Isolation::none(),
-                    logs_in,
+                    isolation,
                     origin: Rc::clone(origin),
                 })
             }
             (Mode::Proxy { .. }, Some(proxy)) => Ok(PoolKey {
                 session: exchange.peer.session,
                 isolation: exchange.isolation.clone(),
-                logs_in: false,
                 origin: Rc::clone(proxy),
             }),
             _ => {
@@ -276,7 +271,6 @@ impl Origin {
                 Ok(PoolKey {
                     session: exchange.peer.session,
                     isolation,
-                    logs_in: self.limits.separates_logins && logs_in(),
                     origin: Rc::new((scheme, Target { host, port })),
                 })
             }

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use crate::priority::Precedence;
 
-/// The largest numbers of connections that are in use at once, and the rule for their reuse.
+/// The largest numbers of connections that are in use at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The limit to one origin.
@@ -31,9 +31,6 @@ pub struct Limits {
     pub per_session: usize,
     /// The limit on lasting exchanges of all sessions with the origin of a reverse gateway.
     pub lasting: usize,
-    /// True if a session has the requests of several browsers. A connection on which one of them
-    /// has logged in (NTLM, Negotiate) then serves only requests that log in again.
-    pub separates_logins: bool,
 }
 
 impl Default for Limits {
@@ -42,7 +39,6 @@ impl Default for Limits {
             per_origin: 64,
             per_session: 256,
             lasting: 8192,
-            separates_logins: false,
         }
     }
 }

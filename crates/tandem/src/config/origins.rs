@@ -57,7 +57,6 @@ impl OriginsOptions {
                 per_origin: self.per_origin,
                 per_session: self.per_session,
                 lasting: lasting.max(max_connections),
-                ..Limits::default()
             },
             response_timeout: positive(
                 "response-timeout",

@@ -27,6 +27,7 @@ pub mod announce;
 pub mod auth;
 pub mod cache;
 pub mod compress;
+pub mod connection_logins;
 pub mod decoding_memory;
 pub mod decompress;
 pub mod discovery;

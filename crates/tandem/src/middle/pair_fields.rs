@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use tandem_http::Fields;
 
+use super::connection_logins::number;
 use crate::exchange::{Exchange, Reply};
 use crate::failure::names_own_proxy;
 use crate::stage::Stage;
@@ -20,7 +21,8 @@ use crate::stage::Stage;
 /// The prefix of the names.
 const PREFIX: &[u8] = b"tandem-";
 
-/// An edge of the pair.
+/// An edge of the pair. At that to the origins, the requests of a browser's connection that has
+/// logged in get an isolation key of their own ([`super::connection_logins`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {
     /// Behind the client's front.
@@ -40,6 +42,9 @@ pub struct PairFields {
 impl Stage for PairFields {
     fn call(&self, mut exchange: Exchange) -> Reply {
         if has_pair_fields(&exchange.request.fields) {
+            if let (Edge::Origins, Some(number)) = (self.edge, number(&exchange.request.fields)) {
+                exchange.isolation = exchange.isolation.within(number);
+            }
             strip(&mut exchange.request_mut().fields);
         }
         self.next.call(exchange).edited(match self.edge {

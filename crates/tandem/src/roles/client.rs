@@ -20,6 +20,7 @@ use crate::front::socks::SocksFront;
 use crate::front::udp::UdpLimits;
 use crate::front::{Front, ListenerProtocol};
 use crate::middle::cache::KeyedCache;
+use crate::middle::connection_logins::ConnectionLogins;
 use crate::middle::isolate::Isolate;
 use crate::middle::max_forwards::MaxForwards;
 use crate::middle::pair_fields::{Edge, PairFields};
@@ -233,6 +234,7 @@ impl ClientConfig {
         }
         let out = Rc::new(UdpTarget { next: out });
         let out = Rc::new(MaxForwards { next: out });
+        let out = Rc::new(ConnectionLogins::new(out));
         Rc::new(PairFields {
             edge: Edge::Front,
             next: out,

@@ -9,7 +9,7 @@ use super::scope::Scope;
 use super::{Built, Listening, Role};
 use crate::back::origin::prepare::Prepared;
 use crate::back::origin::{
-    Limits, Mode, Origin, OriginProtocols, OriginTransports, OriginsOfSession, ToOrigin,
+    Mode, Origin, OriginProtocols, OriginTransports, OriginsOfSession, ToOrigin,
 };
 use crate::back::udp::{NoUdp, Udp, UdpTunnels};
 use crate::config::{ConfigError, GatewayConfig, NearConfig};
@@ -85,10 +85,7 @@ impl Role for GatewayConfig {
             multiplexed: Rc::new(h2),
             always: None,
         };
-        let limits = Limits {
-            separates_logins: true,
-            ..self.origins.limits_of_thread(&self.near)
-        };
+        let limits = self.origins.limits_of_thread(&self.near);
         let tunnels = self
             .udp
             .then(|| UdpTunnels::new(&transport, limits.lasting));

@@ -152,7 +152,6 @@ impl ClientConfig {
         let limits = OriginLimits {
             per_origin: 2 * solo.connections * DEPTH,
             per_session: 2 * OriginLimits::default().per_session,
-            separates_logins: true,
             ..OriginLimits::default()
         };
         Ok(Origin::new(

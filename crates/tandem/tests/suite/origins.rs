@@ -182,10 +182,11 @@ fn response_timeout_starts_after_upload() {
     assert_eq!(client.answer("POST").body, b"xxxxxxxx");
 }
 
-/// An origin may bind a connection to the user that logged in on it. A gateway in front of one
-/// origin shares the other connections among all sessions.
+/// An origin may bind a connection to the user that logged in on it, so it serves the connection of
+/// that user's browser only. Other requests share connections: those of a session at a forward
+/// gateway, and those of all sessions at a gateway in front of one origin.
 #[test]
-fn login_connection_serves_its_own_session_only() {
+fn login_connection_serves_its_own_browser_only() {
     let origin = Scene::new(|number, mut client| {
         while client.request().is_some() {
             client.send(format!(
@@ -193,60 +194,48 @@ fn login_connection_serves_its_own_session_only() {
             ));
         }
     });
-    for session in ["h2", "spdy3.1"] {
+    for (session, is_reverse) in [
+        ("h2", false),
+        ("h2", true),
+        ("spdy3.1", false),
+        ("spdy3.1", true),
+    ] {
         let pair = Pair::with(
             session,
-            |gateway| gateway.mode = Some(format!("reverse={}", origin.url("")).parse().unwrap()),
+            |gateway| {
+                let mode = format!("reverse={}", origin.url(""));
+                gateway.mode = is_reverse.then(|| mode.parse().unwrap());
+            },
             |_| {},
         );
         let endpoint = format!("{session}+tcp://{}", pair.gateway);
         let (_other, other, _) = start_client(client_options(&endpoint));
         // Returns the number of the connection to the origin.
-        let get = |client, credentials: &str| {
+        let ask = |browser: &mut Client, credentials: &str| {
             let fields = match credentials {
                 "" => String::new(),
                 credentials => format!("Authorization: {credentials}\r\n"),
             };
-            let mut client = Client::to(client);
-            client.send(request("GET", &origin.url("/"), &fields));
-            client.answer("GET").body
-        };
-        let own = get(pair.http, "Negotiate YQ==");
-        let shared = get(other, "");
-        assert_ne!(shared, own, "{session}: another user without credentials");
-        assert_eq!(get(pair.http, ""), shared, "{session}");
-        assert_eq!(get(pair.http, "Basic YQ=="), shared, "{session}");
-        let foreign = get(other, "NTLM YQ==");
-        assert!(foreign != own && foreign != shared, "{session}");
-        for scheme in ["Negotiate YQ==", "negotiate YQ==", "NTLM", "nTLM YQ=="] {
-            assert_eq!(get(pair.http, scheme), own, "{session} {scheme}");
-            assert_eq!(get(other, scheme), foreign, "{session} {scheme}");
-        }
-    }
-}
-
-/// The browsers of one client share a session with a forward gateway.
-#[test]
-fn login_connection_serves_no_request_without_login() {
-    let origin = Scene::new(|number, mut client| {
-        while client.request().is_some() {
-            client.send(format!(
-                "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n{number:4}"
-            ));
-        }
-    });
-    for session in ["h2", "spdy3.1"] {
-        let pair = Pair::with(session, |_| {}, |_| {});
-        let get = |fields: &str| {
-            let mut browser = pair.connect();
-            browser.send(request("GET", &origin.url("/"), fields));
+            browser.send(request("GET", &origin.url("/"), &fields));
             browser.answer("GET").body
         };
-        let own = get("Authorization: NTLM YQ==\r\n");
-        let other = get("");
-        assert_ne!(other, own, "{session}");
-        assert_eq!(get("Authorization: NTLM YQ==\r\n"), own, "{session}");
-        assert_eq!(get("Authorization: Basic YQ==\r\n"), other, "{session}");
+        let [mut anna, mut bert, mut carl] = [(); 3].map(|()| Client::to(pair.http));
+        let mut dora = Client::to(other);
+        let shared = ask(&mut carl, "");
+        let (of_anna, of_bert) = (ask(&mut anna, "NTLM YQ=="), ask(&mut bert, "nTLM YQ=="));
+        let of_dora = ask(&mut dora, "negotiate YQ==");
+        let all = [&shared, &of_anna, &of_bert, &of_dora];
+        for (place, one) in all.iter().enumerate() {
+            assert!(!all[place + 1..].contains(one), "{session} {all:?}");
+        }
+        // The second steps of both logins, and the requests that follow.
+        for credentials in ["Negotiate YQ==", ""] {
+            assert_eq!(ask(&mut bert, credentials), of_bert, "{session}");
+            assert_eq!(ask(&mut anna, credentials), of_anna, "{session}");
+            assert_eq!(ask(&mut dora, credentials), of_dora, "{session}");
+        }
+        assert_eq!(ask(&mut carl, "Basic YQ=="), shared, "{session}");
+        assert_eq!(ask(&mut Client::to(pair.http), ""), shared, "{session}");
     }
 }
 

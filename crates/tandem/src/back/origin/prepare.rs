@@ -76,7 +76,6 @@ impl Prepared {
         PoolKey {
             session: self.session,
             isolation: self.isolation.clone(),
-            logs_in: false,
             origin: Rc::new((Scheme::Https, self.target.clone())),
         }
     }
