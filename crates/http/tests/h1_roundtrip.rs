@@ -217,7 +217,10 @@ fn requests_look_as_expected() {
         "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
         "a request without content expects nothing"
     );
-    assert!(written(&head, Form::Origin, Framing::Length(1), None).contains("Expect: 100"));
+    let has_expectation =
+        |framing| written(&head, Form::Origin, framing, None).contains("Expect: 100");
+    assert!(has_expectation(Framing::Length(1)) && has_expectation(Framing::Chunked));
+    assert!(!has_expectation(Framing::Length(0)));
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn put_request_fields(out: &mut BytesMut, fields: &Fields, framing: Framing) {
         match field.name {
             b"content-length" | b"host" => {}
             // A request without content must not expect 100 (RFC 9110 section 10.1.1).
-            b"expect" if matches!(framing, Framing::None) => {}
+            b"expect" if matches!(framing, Framing::None | Framing::Length(0)) => {}
             b"cookie" => {
                 if !std::mem::replace(&mut cookies_written, true) {
                     let crumbs: Vec<&[u8]> = fields.get_all("cookie").collect();

@@ -118,9 +118,13 @@ fn head(status: u16, kind: &'static str, length: usize) -> ResponseHead {
     head.fields.push("content-length", length.to_string());
     head.fields.push("cache-control", "no-store");
     head.fields.push("x-content-type-options", "nosniff");
-    // A page of another site gets a network error for this response, as for a closed port.
-    head.fields
-        .push("cross-origin-resource-policy", "same-origin");
+    // With these, a page of another site gets an error for this response, as for a closed port.
+    for (name, value) in [
+        ("cross-origin-resource-policy", "same-origin"),
+        ("x-frame-options", "DENY"),
+    ] {
+        head.fields.push(name, value);
+    }
     head
 }
 
@@ -277,6 +281,8 @@ mod tests {
                 let head = get("127.0.0.1:9100", path, &[field]).await;
                 assert_eq!(head.status, 404, "{path} {field:?}");
                 assert!(head.fields.contains("x-content-type-options"));
+                let policies = head.fields.get_all("cross-origin-resource-policy");
+                assert_eq!(policies.collect::<Vec<_>>(), [b"same-origin"]);
             }
         }
     }

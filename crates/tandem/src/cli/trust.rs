@@ -42,7 +42,7 @@ pub struct TrustArgs {
     /// Do not ask before the changes
     #[arg(short, long)]
     yes: bool,
-    /// Change only this store (repeatable) [default: each store on this machine]
+    /// Change only this store, and those with an authority to replace (repeatable) [default: all]
     #[arg(long, value_name = "STORE")]
     store: Vec<StoreKind>,
     /// Let the authority certify the hosts that this client's file lists in [open], and no others
@@ -98,10 +98,9 @@ fn install(
         None if state == AuthorityState::Missing => Vec::new(),
         None => Authority::load(directory)?.opened().to_vec(),
     };
-    let is_replaced = matches!(state, AuthorityState::Old | AuthorityState::Other);
     let mut chosen = stores::to_install(&args.store, places);
-    if is_replaced {
-        chosen.add_holders(stores::recorded(directory)?, places)?;
+    if state != AuthorityState::Good {
+        chosen.add_holders(stores::recorded(directory)?, places, directory);
     }
     print_plan(directory, state, &opened, &chosen);
     if chosen.stores.is_empty() {
@@ -109,7 +108,7 @@ fn install(
     }
     stores::check_tools(&chosen.stores)?;
     confirm(args)?;
-    if is_replaced {
+    if matches!(state, AuthorityState::Old | AuthorityState::Other) {
         delete(directory)?;
     }
     if state != AuthorityState::Good {

@@ -115,6 +115,9 @@ const SYSTEM: [(&str, &[&str]); 3] = [
     ),
 ];
 
+/// The reason to leave out the system's store.
+const SYSTEM_NEEDS_ROOT: &str = "the system's store: only root can change it (--store system)";
+
 /// The name of the certificate in the system's store.
 const SYSTEM_FILE: &str = "tandem-local-authority.crt";
 
@@ -225,8 +228,7 @@ pub(super) fn to_install(kinds: &[StoreKind], places: &StoreDirectories) -> Chos
         match places.system() {
             None => left_out.push("the system's store: its directory is not known".into()),
             Some(_) if !places.is_root => {
-                left_out
-                    .push("the system's store: only root can change it (--store system)".into());
+                left_out.push(SYSTEM_NEEDS_ROOT.into());
             }
             Some(store) => stores.push(store),
         }
@@ -235,28 +237,30 @@ pub(super) fn to_install(kinds: &[StoreKind], places: &StoreDirectories) -> Chos
 }
 
 impl ChosenStores {
-    /// Adds the recorded stores that hold the authority. They need the one that replaces it, since
-    /// its key will be deleted.
+    /// Adds the recorded stores that hold an authority. They need the one that replaces it, since
+    /// its key is deleted. `directory` is that of the authority.
     pub(super) fn add_holders(
         &mut self,
         recorded: Vec<Store>,
         places: &StoreDirectories,
-    ) -> Result<(), StoreError> {
+        directory: &Path,
+    ) {
         for store in recorded {
-            if self.stores.contains(&store) || !store.has_authority()? {
-                continue;
-            }
-            if store.kind == StoreKind::System && !places.is_root {
-                self.left_out.push(
-                    "the system's store: it keeps the authority that is replaced until root \
-                     runs this command with --store system"
-                        .into(),
-                );
-            } else {
-                self.stores.push(store);
+            let is_new = !self.stores.contains(&store);
+            match store.has_authority() {
+                Ok(true) if is_new && store.kind == StoreKind::System && !places.is_root => {
+                    self.left_out.retain(|reason| reason != SYSTEM_NEEDS_ROOT);
+                    self.left_out.push(format!(
+                        "the system's store: it keeps the authority that is replaced until you \
+                         run: sudo tandem trust --authority {} --store system",
+                        directory.display()
+                    ));
+                }
+                Ok(true) if is_new => self.stores.push(store),
+                Ok(_) => {}
+                Err(error) => self.left_out.push(format!("{store}: {error}")),
             }
         }
-        Ok(())
     }
 }
 
@@ -530,15 +534,25 @@ mod tests {
         let system = home.store(StoreKind::System, "anchors");
         for is_root in [true, false] {
             let places = home.places(is_root);
-            let mut chosen = to_install(&[StoreKind::Chromium], &places);
-            chosen.add_holders(vec![system.clone()], &places).unwrap();
-            assert_eq!(chosen.stores.len(), 1, "it has no authority yet");
-            std::fs::write(system.directory.join(SYSTEM_FILE), "").expect("written");
-            chosen.add_holders(vec![system.clone()], &places).unwrap();
-            assert_eq!(chosen.stores.contains(&system), is_root);
-            assert_eq!(chosen.left_out.is_empty(), is_root);
+            for has_authority in [false, true] {
+                let mut chosen = to_install(&[StoreKind::Chromium], &places);
+                if has_authority {
+                    std::fs::write(system.directory.join(SYSTEM_FILE), "").expect("written");
+                }
+                chosen.add_holders(vec![system.clone()], &places, &home.0);
+                let is_changed = chosen.stores.contains(&system);
+                assert_eq!(is_changed, has_authority && is_root);
+                assert_eq!(
+                    chosen.left_out.len(),
+                    usize::from(has_authority && !is_root)
+                );
+            }
             std::fs::remove_file(system.directory.join(SYSTEM_FILE)).expect("removed");
         }
+        std::fs::write(system.directory.join(SYSTEM_FILE), "").expect("written");
+        let mut all = to_install(&[StoreKind::System], &home.places(false));
+        all.add_holders(vec![system], &home.places(false), &home.0);
+        assert_eq!(all.left_out.len(), 1, "one reason: {:?}", all.left_out);
     }
 
     #[test]
