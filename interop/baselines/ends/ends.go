@@ -27,18 +27,24 @@ type Dialler func(target string) (net.Conn, error)
 // Near serves the HTTP proxy. The connection to the other end begins with the first request.
 func Near(connect func() (Dialler, error)) error {
 	var lock sync.Mutex
-	var dial Dialler
+	var connected Dialler
+	dialler := func() (Dialler, error) {
+		lock.Lock()
+		defer lock.Unlock()
+		if connected != nil {
+			return connected, nil
+		}
+		var err error
+		connected, err = connect()
+		return connected, err
+	}
 	transport := &http.Transport{
 		DialContext: func(_ context.Context, _, target string) (net.Conn, error) {
-			lock.Lock()
-			defer lock.Unlock()
-			if dial == nil {
-				connected, err := connect()
-				if err != nil {
-					return nil, err
-				}
-				dial = connected
+			dial, err := dialler()
+			if err != nil {
+				return nil, err
 			}
+			// Dials run side by side: some libraries wait for the other end's connection.
 			return dial(target)
 		},
 		DisableCompression:  true,
