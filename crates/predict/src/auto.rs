@@ -161,29 +161,39 @@ struct Due {
 /// A note per URL that costs nothing to clear.
 #[derive(Debug, Default)]
 struct Scratch {
-    notes: Vec<(u32, u32)>,
+    /// The round of each note above its value, in four bytes, since most notes are read from cold
+    /// memory.
+    notes: Vec<u32>,
     round: u32,
 }
 
 impl Scratch {
+    /// The bits of a value. The positions of candidates and assets need no more.
+    const VALUE_BITS: u32 = 11;
+    /// The largest value.
+    const MAX_VALUE: u32 = (1 << Self::VALUE_BITS) - 1;
+
     fn clear(&mut self, urls: usize) {
-        self.notes.resize(urls.max(self.notes.len()), (0, 0));
-        self.round = self.round.wrapping_add(1);
-        if self.round == 0 {
-            self.notes.fill((0, 0));
+        self.notes.resize(urls.max(self.notes.len()), 0);
+        self.round += 1;
+        if self.round > u32::MAX >> Self::VALUE_BITS {
+            self.notes.fill(0);
             self.round = 1;
         }
     }
 
     fn note(&mut self, url: u32, value: u32) {
-        self.notes[url as usize] = (self.round, value);
+        debug_assert!(value <= Self::MAX_VALUE, "{value}");
+        self.notes[url as usize] = self.round << Self::VALUE_BITS | value;
     }
 
     fn get(&self, url: u32) -> Option<u32> {
-        let (round, value) = self.notes[url as usize];
-        (round == self.round).then_some(value)
+        let note = self.notes[url as usize];
+        (note >> Self::VALUE_BITS == self.round).then_some(note & Self::MAX_VALUE)
     }
 }
+
+const _: () = assert!(3 * store::LIMITS[0] < Scratch::MAX_VALUE as usize);
 
 /// Idle time after which a load is over.
 const LOAD_IDLE: i64 = 20_000;

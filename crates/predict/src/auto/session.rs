@@ -15,7 +15,7 @@ use super::sightings::{Name, SightingQueue, count_user};
 use super::store::{ContextId, NONE, Store, Url};
 use super::transfer::Outcome;
 use super::url::Kind;
-use super::{Aim, Auto, Candidate, Due, Exchange, HELD_BYTES, Held, Holding, MAX_HELD};
+use super::{Aim, Auto, Candidate, Due, Exchange, HELD_BYTES, Held, Holding, MAX_HELD, Scratch};
 use crate::ids::SmallMap;
 use outcomes::{answer, decided};
 
@@ -90,7 +90,8 @@ const WAYS: usize = 3;
 /// Assets of a load that are remembered.
 const MAX_ASSETS: usize = 1024;
 /// Notes that a session held a URL.
-const HELD: u32 = u32::MAX;
+const HELD: u32 = Scratch::MAX_VALUE;
+const _: () = assert!(MAX_ASSETS < HELD as usize);
 /// Candidates of a load.
 const MAX_GUESSES: usize = 640;
 
@@ -115,9 +116,11 @@ impl Session {
 
     /// Estimated bytes.
     pub(super) fn bytes(&self) -> usize {
+        /// The overhead of the session's allocations.
+        const OVERHEAD: usize = 80;
         let loads: usize = self.loads.iter().map(Load::bytes).sum();
         size_of::<Self>()
-            + 64
+            + OVERHEAD
             + loads
             + (self.held.len() + self.offered.len()) * HELD_BYTES
             + self.names
