@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         {
             log.push_line(line, Filter::default());
         }
-        log.finish();
+        log.put_in_order();
         let read = began.elapsed().as_secs_f64();
         let options = Options::default();
         let sessions = Sessions::cut(&log, &log.records, TIMEOUT, options.ignore_mobile);

@@ -6,9 +6,10 @@ use std::collections::HashMap;
 use tandem_predict::auto::Place;
 use tandem_predict::{Auto, Exchange};
 
-use crate::basic::{Basic, Push, Sent};
+use crate::basic::{Push, Sent};
+use crate::classes::Classes;
 use crate::interner::{Interner, UrlId};
-use crate::learn::Class;
+use crate::learn::{Class, LearnOptions};
 use crate::log::{AccessLog, NO_REFERER, Record, Verb, referer_path};
 use crate::options::Options;
 use crate::run::{Outstanding, Replayed, request_of};
@@ -20,7 +21,7 @@ use crate::run::{Outstanding, Replayed, request_of};
 /// they name a URL that was requested before.
 pub struct AutoReplay<'a> {
     log: &'a AccessLog,
-    rules: Basic,
+    classes: Classes,
     auto: Auto,
     outstanding: Outstanding,
     names: Vec<Cow<'a, str>>,
@@ -60,15 +61,9 @@ impl<'a> AutoReplay<'a> {
         let names = (0..log.urls.len() as u32)
             .map(|id| name(log, id, &mut odd))
             .collect();
-        // Only the classes are wanted, so no page ever has history enough to push for.
-        let rules = Basic::new(Options {
-            min_history: u32::MAX,
-            assume_hits: false,
-            ..options.clone()
-        });
         Self {
             log,
-            rules,
+            classes: Classes::new(LearnOptions::of(options)),
             auto,
             outstanding: Outstanding::default(),
             names,
@@ -155,9 +150,7 @@ impl Replayed for AutoReplay<'_> {
     fn sending(&mut self, session: u32, record: &Record, pushes: &mut Vec<Push>) -> Sent {
         let request = request_of(self.log, session, record);
         // Every step was found to be considered when sessions were cut.
-        let classed = self
-            .rules
-            .sending(&request, |a, b| a.cmp(&b), &mut Vec::new());
+        let classed = self.classes.class(session, &request);
         let sent = classed.unwrap_or(Sent {
             class: Class::Asset,
             load: record.line,
@@ -200,7 +193,6 @@ impl Replayed for AutoReplay<'_> {
     }
 
     fn closed(&mut self, session: u32) -> Vec<Push> {
-        self.rules.session_closed(u64::from(session));
         self.auto.session_closed(u64::from(session));
         self.outstanding.take_all(session)
     }

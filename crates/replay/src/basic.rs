@@ -8,7 +8,7 @@ use tandem_predict::ids::{IdMap, SmallMap};
 use crate::agent::Agent;
 use crate::interner::UrlId;
 use crate::learn::{Class, Known, LearnOptions, Learner, Request};
-use crate::options::{Algorithm, Options};
+use crate::options::Options;
 
 /// A push that is neither cancelled nor requested yet.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,16 +53,7 @@ impl Basic {
     /// An empty one.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        let learner = Learner::new(LearnOptions {
-            max_page_load_timeout: options.max_page_load_timeout,
-            page_load_timeout: options.page_load_timeout,
-            min_history: options.min_history,
-            ignore_mobile: options.ignore_mobile,
-            consider_browser: options.consider_browser,
-            keep_history: options.keep_history,
-            count_earlier: options.algorithm == Algorithm::BasicMore,
-            keep_loads: options.assume_hits,
-        });
+        let learner = Learner::new(LearnOptions::of(&options));
         Self {
             options,
             learner,

@@ -9,6 +9,7 @@ use tandem_predict::ids::{IdMap, SmallMap};
 
 use crate::agent::{Agent, Browser};
 use crate::interner::UrlId;
+use crate::options::{Algorithm, Options};
 
 /// A response that is about to be sent.
 #[derive(Debug, Clone, Copy)]
@@ -56,6 +57,45 @@ pub struct LearnOptions {
     pub keep_loads: bool,
 }
 
+impl LearnOptions {
+    /// Returns the part of `options` that affects learning.
+    pub(crate) fn of(options: &Options) -> Self {
+        Self {
+            max_page_load_timeout: options.max_page_load_timeout,
+            page_load_timeout: options.page_load_timeout,
+            min_history: options.min_history,
+            ignore_mobile: options.ignore_mobile,
+            consider_browser: options.consider_browser,
+            keep_history: options.keep_history,
+            count_earlier: options.algorithm == Algorithm::BasicMore,
+            keep_loads: options.assume_hits,
+        }
+    }
+
+    /// Returns whether a request counts.
+    pub(crate) fn considers(&self, request: &Request) -> bool {
+        !request.favicon && request.agent.known && !(self.ignore_mobile && request.agent.mobile)
+    }
+
+    /// The number of tables of URLs.
+    pub(crate) fn tables(&self) -> usize {
+        if self.consider_browser {
+            Browser::COUNT
+        } else {
+            1
+        }
+    }
+
+    /// The table for a client.
+    pub(crate) fn table(&self, agent: Agent) -> usize {
+        if self.consider_browser {
+            agent.browser as usize
+        } else {
+            0
+        }
+    }
+}
+
 /// A known asset of the page being sent, not yet requested in the session, with the inputs of its
 /// probability.
 #[derive(Debug, Clone, Copy)]
@@ -93,19 +133,57 @@ struct PageStats {
     later: u32,
 }
 
+/// The requests of a URL that were classified.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Requests {
+    as_asset: u32,
+    as_page: u32,
+}
+
+impl Requests {
+    fn mostly_page(self) -> bool {
+        self.as_asset == 0 || self.as_asset < self.as_page
+    }
+
+    /// Counts a request of this class, unless its answer excludes it.
+    pub(crate) fn count(&mut self, class: Class, request: &Request) {
+        match class {
+            Class::Page => self.as_page += u32::from(!is_dirty(request)),
+            Class::Asset => self.as_asset += u32::from(is_full_asset(request)),
+        }
+    }
+}
+
+/// Returns whether the load of a page teaches nothing, because of its answer.
+fn is_dirty(page: &Request) -> bool {
+    !matches!(page.status, 200 | 301 | 302)
+}
+
+/// Returns whether the answer to an asset is one that a push could have given.
+fn is_full_asset(asset: &Request) -> bool {
+    asset.get && asset.status == 200
+}
+
+/// Returns the class of a request that comes `pause` milliseconds after the one before it, or as
+/// the first of its session. `url` has the earlier requests of its URL.
+pub(crate) fn class_of(pause: Option<i64>, url: Requests, options: &LearnOptions) -> Class {
+    let starts_load = pause.is_none_or(|pause| {
+        pause > options.max_page_load_timeout
+            || (pause > options.page_load_timeout && url.mostly_page())
+    });
+    if starts_load {
+        Class::Page
+    } else {
+        Class::Asset
+    }
+}
+
 /// Statistics of a URL.
 #[derive(Debug, Default, Clone)]
 struct UrlStats {
-    as_asset: u32,
-    as_page: u32,
+    requests: Requests,
     size: f64,
     page: Option<Box<PageStats>>,
-}
-
-impl UrlStats {
-    fn mostly_page(&self) -> bool {
-        self.as_asset == 0 || self.as_asset < self.as_page
-    }
 }
 
 /// A page and the requests that followed it.
@@ -143,14 +221,9 @@ impl Learner {
     /// An empty one.
     #[must_use]
     pub fn new(options: LearnOptions) -> Self {
-        let tables = if options.consider_browser {
-            Browser::COUNT
-        } else {
-            1
-        };
         Self {
             options,
-            tables: vec![Vec::new(); tables],
+            tables: vec![Vec::new(); options.tables()],
             sessions: IdMap::default(),
             histories: IdMap::default(),
         }
@@ -159,9 +232,7 @@ impl Learner {
     /// Returns whether a request counts.
     #[must_use]
     pub fn considers(&self, request: &Request) -> bool {
-        !request.favicon
-            && request.agent.known
-            && !(self.options.ignore_mobile && request.agent.mobile)
+        self.options.considers(request)
     }
 
     /// The page load a session is in.
@@ -188,15 +259,13 @@ impl Learner {
                 resources: SmallMap::default(),
                 requested: Vec::new(),
             });
-        let table = &mut self.tables[if self.options.consider_browser {
-            request.agent.browser as usize
-        } else {
-            0
-        }];
+        let table = &mut self.tables[self.options.table(request.agent)];
         if table.len() <= request.url as usize {
             table.resize_with(request.url as usize + 1, UrlStats::default);
         }
-        let class = session.classify(request, &table[request.url as usize], &self.options);
+        let pause = request.now.saturating_sub(session.last_time);
+        let pause = (!session.loads.is_empty()).then_some(pause);
+        let class = class_of(pause, table[request.url as usize].requests, &self.options);
         match class {
             Class::Page => {
                 let history = self.histories.get(&session.user);
@@ -205,7 +274,7 @@ impl Learner {
             Class::Asset => {
                 // A session has a page before it can have an asset, so there is a last load.
                 let at = session.loads.len() - 1;
-                if request.get && request.status == 200 {
+                if is_full_asset(request) {
                     asset(
                         session,
                         table,
@@ -235,11 +304,7 @@ impl Learner {
         let Some(open) = self.sessions.get_mut(&session) else {
             return;
         };
-        let table = &mut self.tables[if self.options.consider_browser {
-            agent.browser as usize
-        } else {
-            0
-        }];
+        let table = &mut self.tables[self.options.table(agent)];
         for (url, size, number) in pushes {
             if let Some(at) = open.loads.iter().position(|load| load.number == number) {
                 asset(open, table, at, url, size, self.options.keep_loads);
@@ -262,18 +327,6 @@ impl Learner {
 }
 
 impl Session {
-    fn classify(&self, request: &Request, stats: &UrlStats, options: &LearnOptions) -> Class {
-        let pause = request.now.saturating_sub(self.last_time);
-        let starts_load = self.loads.is_empty()
-            || pause > options.max_page_load_timeout
-            || (pause > options.page_load_timeout && stats.mostly_page());
-        if starts_load {
-            Class::Page
-        } else {
-            Class::Asset
-        }
-    }
-
     /// Adds a resource to the session and to the load at `at`, which it spoils if it was there
     /// already.
     fn add_resource(&mut self, at: usize, url: UrlId, keep_loads: bool) {
@@ -310,7 +363,7 @@ fn page(
     if !options.keep_loads {
         session.loads.clear();
     }
-    let dirty = !matches!(request.status, 200 | 301 | 302);
+    let dirty = is_dirty(request);
     session.loads.push(Load {
         number: request.number,
         page: request.url,
@@ -323,10 +376,10 @@ fn page(
         return;
     }
     let stats = &table[request.url as usize];
-    if stats.as_page >= options.min_history
+    if stats.requests.as_page >= options.min_history
         && let Some(page) = &stats.page
     {
-        offer(session, table, stats.as_page, page, history, known);
+        offer(session, table, stats.requests.as_page, page, history, known);
     }
     let stats = &mut table[request.url as usize];
     if options.count_earlier && session.resources.len() > 1 {
@@ -336,7 +389,7 @@ fn page(
             *page.earlier.entry(resource, 0) += 1;
         }
     }
-    stats.as_page += 1;
+    stats.requests.as_page += 1;
 }
 
 fn offer(
@@ -349,7 +402,7 @@ fn offer(
 ) {
     for (asset, &count) in page.assets.iter() {
         let stats = &table[asset as usize];
-        if stats.mostly_page() || session.resources.contains(asset) {
+        if stats.requests.mostly_page() || session.resources.contains(asset) {
             continue;
         }
         known(Known {
@@ -377,9 +430,9 @@ fn asset(
         table.resize_with(url as usize + 1, UrlStats::default);
     }
     let stats = &mut table[url as usize];
-    let count = f64::from(stats.as_asset);
+    let count = f64::from(stats.requests.as_asset);
     stats.size = (stats.size * count + size) / (count + 1.0);
-    stats.as_asset += 1;
+    stats.requests.as_asset += 1;
     let load = &session.loads[at];
     if !load.duplicate && !load.dirty {
         let page = table[load.page as usize].page.get_or_insert_default();

@@ -9,7 +9,7 @@
 //!   sessions.
 //! * **Predictors.** [`basic`] has the three documented algorithms (basic, basic-less, basic-more)
 //!   with every option of [`options`]; [`learn`] has their statistics. [`auto`] drives the
-//!   predictor of the gateway by a log.
+//!   predictor of the gateway by a log, and `classes` tells pages from assets for it.
 //! * **Runs.** [`run`] drives one predictor over a log, and [`grid`] evaluates many settings of
 //!   the documented algorithms at once. [`cost`] has the counts and the PushCost function.
 
@@ -18,6 +18,7 @@
 pub mod agent;
 pub mod auto;
 pub mod basic;
+mod classes;
 pub mod cost;
 pub mod grid;
 pub mod interner;

@@ -49,8 +49,13 @@ impl LogSample {
     }
 }
 
-/// Reads one log, which the output calls `name`.
-pub(super) fn load(path: &Path, name: String, args: &LogArgs) -> Result<LoadedLog, PredictError> {
+/// Reads one log, which the output calls `name`. `finish` is called after its last line.
+pub(super) fn load(
+    path: &Path,
+    name: String,
+    args: &LogArgs,
+    finish: fn(&mut AccessLog),
+) -> Result<LoadedLog, PredictError> {
     let mut log = AccessLog::default();
     let filter = args.filter();
     open(path)
@@ -68,7 +73,7 @@ pub(super) fn load(path: &Path, name: String, args: &LogArgs) -> Result<LoadedLo
         let listed = isbot::Bots::default();
         log.mark_robots(|agent| listed.is_bot(&String::from_utf8_lossy(agent)));
     }
-    log.finish();
+    finish(&mut log);
     Ok(LoadedLog { name, log })
 }
 

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use tandem_predict::{Auto, AutoConfig};
+use tandem_replay::log::AccessLog;
 use tandem_replay::{AutoReplay, Options, Sessions, replay};
 
 use super::input::load;
@@ -22,7 +23,7 @@ pub(super) fn run(args: &LearnArgs) -> Result<(), PredictError> {
         auto.merge(&read_state(path, config.clone())?);
     }
     for path in &args.input.logs {
-        let log = load(path, String::new(), &args.input)?.log;
+        let log = load(path, String::new(), &args.input, AccessLog::finish)?.log;
         let options = Options::default();
         let sessions = Sessions::cut(
             &log,

@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use tandem_replay::Tally;
 use tandem_replay::grid::{Combination, Grid, Group};
+use tandem_replay::log::AccessLog;
 
 use super::input::{LoadedLog, LogSample, load, names, samples};
 use super::plot;
@@ -40,7 +41,7 @@ pub(super) fn run(args: &TuneArgs) -> Result<(), PredictError> {
     let bar = progress("reading", args.input.logs.len());
     let paths: Vec<_> = (args.input.logs.iter().zip(names(&args.input.logs))).collect();
     let logs = parallel(threads, &paths, &bar, |(path, name)| {
-        load(path, name.clone(), &args.input)
+        load(path, name.clone(), &args.input, AccessLog::finish)
     });
     let logs = logs.into_iter().collect::<Result<Vec<_>, _>>()?;
     let grid = match args.grid {
