@@ -58,14 +58,18 @@ impl Kind {
     /// Returns the kind that the ending of a path shows.
     #[must_use]
     pub fn of_path(path: &str) -> Self {
-        let name = path.rsplit('/').next().unwrap_or(path);
-        let Some((stem, letters)) = name.rsplit_once('.') else {
+        let name = match memchr::memrchr(b'/', path.as_bytes()) {
+            Some(slash) => &path[slash + 1..],
+            None => path,
+        };
+        let Some(dot) = memchr::memrchr(b'.', name.as_bytes()) else {
             return if name.is_empty() {
                 Self::Page
             } else {
                 Self::Open
             };
         };
+        let (stem, letters) = (&name[..dot], &name[dot + 1..]);
         // Patterns of bytes are compared byte by byte, and most URLs are new.
         let mut lower = [0; LONGEST_ENDING];
         if stem.is_empty() || letters.len() > lower.len() {
@@ -151,24 +155,26 @@ pub struct Parts<'a> {
 /// allocate for each response and change the recorded figures.
 #[must_use]
 pub fn parts(url: &str) -> Parts<'_> {
-    let url = url.split('#').next().unwrap_or(url);
-    let ends_name = |byte: &u8| matches!(byte, b'/' | b'?');
     let bytes = url.as_bytes();
+    // All these bytes are characters, so the text can be cut there.
+    let mark = memchr::memchr2(b'?', b'#', bytes);
+    let query_at = mark.filter(|&at| bytes[at] == b'?');
+    let end = match query_at {
+        Some(at) => memchr::memchr(b'#', &bytes[at..]).map(|fragment| at + fragment),
+        None => mark,
+    };
+    let url = &url[..end.unwrap_or(url.len())];
+    let named = &bytes[..query_at.unwrap_or(url.len())];
     // The slashes of `://` are the first ones of an absolute URL.
-    let host_at = bytes
-        .iter()
-        .position(ends_name)
-        .filter(|&slash| bytes[slash..].starts_with(b"//") && bytes[..slash].ends_with(b":"))
+    let host_at = memchr::memchr(b'/', named)
+        .filter(|&slash| named[slash..].starts_with(b"//") && named[..slash].ends_with(b":"))
         .map(|slash| slash + 2);
     let path_at = host_at.map_or(0, |host| {
-        let path = bytes[host..].iter().position(ends_name);
-        path.map_or(url.len(), |path| host + path)
+        let path = memchr::memchr(b'/', &named[host..]);
+        path.map_or(named.len(), |path| host + path)
     });
-    let (site, rest) = url.split_at(path_at);
-    let (path, query) = match rest.split_once('?') {
-        Some((path, query)) => (path, Some(query)),
-        None => (rest, None),
-    };
+    let (site, path) = url[..named.len()].split_at(path_at);
+    let query = query_at.map(|at| &url[at + 1..]);
     Parts {
         site,
         path: if path.is_empty() { "/" } else { path },
@@ -226,6 +232,8 @@ fn mask_digits(text: &str, out: &mut String) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -274,6 +282,29 @@ mod tests {
                 query: Some("q")
             }
         );
+    }
+
+    proptest! {
+        #[test]
+        fn parts_make_up_the_url(url in "(https?|a)?[:/?#.b\u{e9}]{0,12}") {
+            let before_fragment = url.split('#').next().unwrap_or_default();
+            let (named, query) = match before_fragment.split_once('?') {
+                Some((named, query)) => (named, Some(query)),
+                None => (before_fragment, None),
+            };
+            let site = match named.split_once('/') {
+                Some((scheme, rest)) if scheme.ends_with(':') && rest.starts_with('/') => {
+                    let host = rest[1..].split('/').next().unwrap_or_default();
+                    &named[..scheme.len() + 2 + host.len()]
+                }
+                _ => "",
+            };
+            let path = match &named[site.len()..] {
+                "" => "/",
+                path => path,
+            };
+            prop_assert_eq!(parts(&url), Parts { site, path, query });
+        }
     }
 
     #[test]
