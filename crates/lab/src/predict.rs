@@ -303,7 +303,10 @@ pub enum PredictError {
         source: io::Error,
     },
     /// A log has no line that any known format explains.
-    #[error("{path} holds no line of a known log format")]
+    #[error(
+        "{path} holds no line of a known log format: it needs the Common or Combined Log Format, \
+         or CSV under a header line (see --help)"
+    )]
     Empty {
         /// The log.
         path: PathBuf,

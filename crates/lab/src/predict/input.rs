@@ -177,12 +177,31 @@ fn decompressed(mut file: BufReader<Source>) -> io::Result<Box<dyn BufRead>> {
     const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
     let start = file.fill_buf()?;
     if start.starts_with(GZIP) {
-        return Ok(Box::new(Ahead::of(MultiGzDecoder::new(file))?));
+        return Ok(Box::new(Ahead::of(MultiGzDecoder::new(file), "gzip")?));
     }
     if start.starts_with(ZSTD) {
-        return Ok(Box::new(Ahead::of(Zstd::Between(file))?));
+        return Ok(Box::new(Ahead::of(Zstd::Between(file), "zstd")?));
     }
     Ok(Box::new(file))
+}
+
+/// Compressed data that ends early or is wrong.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the {tool} data is cut off or damaged ({cause}); to use the lines before the damage, write \
+     the output of `{tool} -dc` to a file and replay that file"
+)]
+struct Damage {
+    tool: &'static str,
+    cause: io::Error,
+}
+
+/// Returns the error that explains a failed decompression. Errors of the system pass unchanged.
+fn damage(cause: io::Error, tool: &'static str) -> io::Error {
+    if cause.raw_os_error().is_some() {
+        return cause;
+    }
+    io::Error::new(cause.kind(), Damage { tool, cause })
 }
 
 /// A reader that decompresses in a separate thread while earlier bytes are parsed.
@@ -198,11 +217,12 @@ impl Ahead {
     const WAITING: usize = 4;
     const PIECE: usize = 1 << 17;
 
-    fn of(source: impl Read + Send + 'static) -> io::Result<Self> {
+    /// Begins to decompress `source`, which the program `tool` has compressed.
+    fn of(source: impl Read + Send + 'static, tool: &'static str) -> io::Result<Self> {
         let (sender, pieces) = sync_channel(Self::WAITING);
         thread::Builder::new()
             .name("decompress".into())
-            .spawn(move || Self::read(source, &sender))?;
+            .spawn(move || Self::read(source, tool, &sender))?;
         Ok(Self {
             pieces,
             piece: Vec::new(),
@@ -212,13 +232,14 @@ impl Ahead {
     }
 
     /// Sends the bytes of the source; an empty piece is its end.
-    fn read(mut source: impl Read, pieces: &SyncSender<io::Result<Vec<u8>>>) {
+    fn read(mut source: impl Read, tool: &'static str, pieces: &SyncSender<io::Result<Vec<u8>>>) {
         loop {
             let mut piece = Vec::with_capacity(Self::PIECE);
             let read = source
                 .by_ref()
                 .take(Self::PIECE as u64)
-                .read_to_end(&mut piece);
+                .read_to_end(&mut piece)
+                .map_err(|error| damage(error, tool));
             let last = !matches!(read, Ok(1..));
             // The bytes that were read before an error may contain whole lines.
             let sent = match read {
@@ -398,8 +419,38 @@ mod tests {
         let file: Source = Box::new(io::Cursor::new(bytes[..bytes.len() / 2].to_vec()));
         let mut reader = decompressed(BufReader::new(file)).expect("a gzip header");
         let mut read = 0;
-        assert!(for_each_line(&mut reader, |_| read += 1).is_err());
+        let error = for_each_line(&mut reader, |_| read += 1).expect_err("half of a file");
         assert!((50_000..200_000).contains(&read), "{read}");
+        let told = error.to_string();
+        assert!(
+            told.contains("gzip data is cut off") && told.contains("`gzip -dc`"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn load_refuses_a_cut_off_file_by_its_name() {
+        let text = "a line\n".repeat(100);
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(text.as_bytes()).expect("in memory");
+        let bytes = gzip.finish().expect("in memory");
+        let name = format!("tandem-cut-off-{}.log.gz", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, &bytes[..bytes.len() - 4]).expect("a file in the directory for them");
+        let args = LogArgs {
+            logs: vec![path.clone()],
+            daily: false,
+            robots: Robots::Words,
+            drop_noise: false,
+        };
+        let loaded = load(&path, "log".into(), &args, AccessLog::finish).map(|_| ());
+        std::fs::remove_file(&path).expect("the file of this test");
+        let told = loaded.expect_err("a checksum is missing").to_string();
+        let path = path.display().to_string();
+        assert!(
+            told.contains(&path) && told.contains("`gzip -dc`"),
+            "{told}"
+        );
     }
 
     #[test]
