@@ -20,7 +20,7 @@ const PURGE_DELAY: mi_option_t = mi_option_eager_commit_delay + 1;
 /// With mimalloc's own delay of 10 ms, a sender that fills a bounded store quickly makes the
 /// process larger than the bound: its replaced contents are free, but still counted.
 pub(crate) fn return_free_memory_at_once() {
-    // SAFETY: the option exists (see the test). `main` calls this first, before other threads run.
+    // SAFETY: the option exists (see the test). `main` calls this before other threads run.
     unsafe { mi_option_set(PURGE_DELAY, 0) }
 }
 

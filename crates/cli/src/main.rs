@@ -39,9 +39,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    #[cfg(all(feature = "mimalloc", target_os = "linux"))]
-    allocator::return_free_memory_at_once();
     let arguments = Arguments::try_parse().unwrap_or_else(|error| end(&error));
+    // A replay has no bound to keep and ends soon. Memory that it gets back would cost page faults.
+    #[cfg(all(feature = "mimalloc", target_os = "linux"))]
+    if !matches!(arguments.command, Command::Predict(_)) {
+        allocator::return_free_memory_at_once();
+    }
     tandem::cli::exit(run(arguments.command))
 }
 
