@@ -109,16 +109,20 @@ fn origin(site: &Site, index: usize) -> Option<String> {
         .then(|| format!("{}://{}", site.scheme().as_str(), site.authority(document)))
 }
 
-/// The nearest resource of such a kind that leads to this one, or else the first that does.
+/// Returns the nearest resource of such a kind that leads to this one, or else the first that does.
+/// Redirects are none: a redirected request keeps its referrer (Fetch section 4.4). A navigation
+/// without a referrer has none after its redirects either.
 fn above(site: &Site, index: usize, is: impl Fn(ResourceKind) -> bool) -> Option<usize> {
     let resources = &site.page().resources;
-    let mut parent = resources[index].parent?;
-    while !is(resources[parent].kind)
-        && let Some(above) = resources[parent].parent
-    {
-        parent = above;
+    let parents = std::iter::successors(resources[index].parent, |at| resources[*at].parent);
+    let mut first = None;
+    for parent in parents.filter(|at| !resources[*at].is_redirect()) {
+        if is(resources[parent].kind) {
+            return Some(parent);
+        }
+        first = Some(parent);
     }
-    Some(parent)
+    first
 }
 
 /// Returns the `Referer`: the whole URL of the referring resource on the same authority, and only
@@ -148,6 +152,39 @@ pub(super) fn is_field(name: &str, value: &str) -> bool {
 mod tests {
     use super::*;
     use crate::page::{Caching, Page, Resource};
+
+    #[test]
+    fn redirected_request_keeps_its_referrer() {
+        let resource = |path: &str, host, kind, parent, status| Resource {
+            path: path.into(),
+            host,
+            mime: "x/y".into(),
+            kind,
+            size: 2000,
+            status,
+            parent,
+            caching: Caching::default(),
+            cookies: Vec::new(),
+        };
+        let page = Page {
+            name: String::new(),
+            hosts: vec!["a".into(), "b".into()],
+            resources: vec![
+                resource("/", 0, ResourceKind::Html, None, 301),
+                resource("/on", 1, ResourceKind::Html, Some(0), 302),
+                resource("/page", 1, ResourceKind::Html, Some(1), 200),
+                resource("/moved.png", 0, ResourceKind::Image, Some(2), 302),
+                resource("/i.png", 1, ResourceKind::Image, Some(3), 200),
+            ],
+        };
+        let site = Site::new(page, &["site.test", "www.site.test"]).expect("valid");
+        let referers = (0..5).map(|index| referer(&site, index));
+        let page = "http://www.site.test/page";
+        let origin = "http://www.site.test/";
+        let said: Vec<_> = referers.collect();
+        let said: Vec<_> = said.iter().map(Option::as_deref).collect();
+        assert_eq!(said, [None, None, None, Some(origin), Some(page)]);
+    }
 
     #[test]
     fn origin_and_referer_follow_browsers() {
