@@ -20,6 +20,8 @@ pub struct RunOptions {
     pub tandem: PathBuf,
     /// Directory of results.
     pub out: PathBuf,
+    /// Directory for the requests and packets of each load, if they are to be kept.
+    pub traces: Option<PathBuf>,
     /// The selected part of the experiment.
     pub selection: Selection,
 }
@@ -139,7 +141,7 @@ pub fn run(
             "without root, other programs on this machine disturb the times",
         ));
     }
-    let context = TrialContext::open(options.tandem.clone())?;
+    let context = TrialContext::open(options.tandem.clone(), options.traces.clone())?;
     results.append(&Line::Run(header(experiment, options)))?;
     let mut pace = Pace::default();
     for (at, trial) in left.iter().enumerate() {

@@ -1,6 +1,7 @@
 //! A page load in one set-up, on a separate network: no state of a kernel or proxy comes from
 //! another load.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::ExperimentError;
@@ -22,6 +23,8 @@ const PROXY_SOCKETS: usize = 32;
 const HOUR: Duration = Duration::from_secs(3600);
 /// The time of downloads before the page that they accompany.
 const BULK_LEAD: Duration = Duration::from_secs(5);
+/// The longest name of a trace, without its ending.
+const LONGEST_NAME: usize = 200;
 /// Between two users, so that the gateway knows their page loads apart.
 const BETWEEN_USERS: Duration = Duration::from_millis(100);
 
@@ -37,7 +40,8 @@ pub fn run(
     let site = site(experiment, &conditions, setup)?;
     let read_trace = |name: &str| experiment.trace(name);
     let seed = seed(experiment, trial);
-    let mut network = TrialNetwork::set_up(context, &conditions, &read_trace, seed)?;
+    let capture = trace_file(context, setup, trial, "pcap");
+    let mut network = TrialNetwork::set_up(context, &conditions, &read_trace, seed, capture)?;
     let origin = match site.scheme() {
         Scheme::Https => Origin::secure(site.clone(), Protocols::Both),
         _ => Ok(Origin::new(site.clone())),
@@ -70,7 +74,8 @@ pub fn run(
             ));
         }
     }
-    let outcome = measure(&network, setup, &loader, &site, conditions.bulk)?;
+    let har = trace_file(context, setup, trial, "har");
+    let outcome = measure(&network, setup, &loader, &site, conditions.bulk, har)?;
     let snapshot = network.take_down()?;
     let outcome = match outcome {
         Ok(measured) => {
@@ -84,6 +89,27 @@ pub fn run(
         Err(failed) => Outcome::Failed(failed),
     };
     Ok(record(setup, trial, began, outcome))
+}
+
+/// Returns the file for the requests or packets of a trial, if they are kept.
+fn trace_file(context: &TrialContext, setup: &Setup, trial: &Trial, kind: &str) -> Option<PathBuf> {
+    let directory = context.traces.as_ref()?;
+    Some(directory.join(format!("{}.{kind}", trace_name(&setup.name, trial))))
+}
+
+/// Returns the name of a trial's trace: its set-up, pass and point, with the last part of paths.
+fn trace_name(setup: &str, trial: &Trial) -> String {
+    let values = trial.point.values().map(|(_, value)| {
+        let file = value.rsplit('/').next().unwrap_or(value);
+        file.strip_suffix(".json").unwrap_or(file)
+    });
+    let parts: Vec<&str> = values.collect();
+    let name = format!("{setup}-{}-{}", trial.pass, parts.join("-"));
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    name.chars()
+        .map(|c| if is_plain(c) { c } else { '_' })
+        .take(LONGEST_NAME)
+        .collect()
 }
 
 fn record(setup: &Setup, trial: &Trial, began: Instant, outcome: Outcome) -> Record {
@@ -231,6 +257,7 @@ fn measure(
     loader: &Loader,
     site: &Site,
     bulk: usize,
+    har: Option<PathBuf>,
 ) -> Result<Result<Measured, String>, BenchError> {
     if let Err(failed) = prepare(network, setup, loader, site)? {
         return Ok(Err(failed));
@@ -254,6 +281,11 @@ fn measure(
         Ok(loaded) => loaded,
         Err(failed) => return Ok(Err(failed)),
     };
+    if let Some(path) = har {
+        let text = loaded.har.to_json(&serde_json::Value::Null).to_string();
+        std::fs::write(&path, text)
+            .map_err(BenchError::system(format!("write {}", path.display())))?;
+    }
     let carried = network.until_quiet().since(before);
     let after = network.served();
     if setup.resume
@@ -322,6 +354,7 @@ fn push(metrics: &str) -> Result<Push, BenchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::point::{Axis, Point};
 
     #[test]
     fn reads_the_clients_counters() {
@@ -339,6 +372,25 @@ mod tests {
                 .to_string()
                 .contains("push_bytes_received")
         );
+    }
+
+    #[test]
+    fn trace_is_named_by_its_trial() {
+        let point = Point::default()
+            .with(Axis::Page, "/pages/a b.json")
+            .with(Axis::Rtt, "400ms");
+        let trial = Trial {
+            point,
+            setup: 0,
+            pass: 1,
+            key: String::new(),
+        };
+        assert_eq!(trace_name("push", &trial), "push-1-a_b-400ms");
+        let long = Trial {
+            point: Point::default().with(Axis::Page, &"x".repeat(999)),
+            ..trial
+        };
+        assert_eq!(trace_name("push", &long).len(), LONGEST_NAME);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use super::file::{Setup, Way};
 use super::point::{Conditions, Origins};
 use crate::bench::testbed::{Program, Testbed};
 use crate::bench::{BenchError, programs};
-use tandem_net::emulator::network::{NetworkError, Setup as NetworkSetup, TwoHosts};
+use tandem_net::emulator::network::{self, NetworkError, Setup as NetworkSetup, TwoHosts};
 use tandem_net::emulator::report::Traffic;
 use tandem_net::emulator::rtnl::TcpMetrics;
 use tandem_net::emulator::topology::ReadTrace;
@@ -66,6 +66,8 @@ pub struct TrialContext {
     pub tandem: PathBuf,
     /// The runtime of the origins.
     pub runtime: Runtime,
+    /// Directory for the requests and packets of each load.
+    pub traces: Option<PathBuf>,
 }
 
 /// A network with origins at its far side.
@@ -91,7 +93,7 @@ pub struct Carried {
 
 impl TrialContext {
     /// Opens it. To be called before any thread is started: signals end everything from here on.
-    pub fn open(tandem: PathBuf) -> Result<Self, BenchError> {
+    pub fn open(tandem: PathBuf, traces: Option<PathBuf>) -> Result<Self, BenchError> {
         let testbed = Testbed::open()?;
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder
@@ -100,22 +102,30 @@ impl TrialContext {
             .build()
             .map_err(BenchError::system("start a runtime"))?;
         certificate(&testbed)?;
+        if let Some(directory) = &traces {
+            std::fs::create_dir_all(directory).map_err(BenchError::system(format!(
+                "create {}",
+                directory.display()
+            )))?;
+        }
         Ok(Self {
             testbed,
             tandem,
             runtime,
+            traces,
         })
     }
 }
 
 impl<'a> TrialNetwork<'a> {
     /// Sets up the network; the seed decides each packet's fate. `read_trace` reads the traces that
-    /// the conditions name.
+    /// the conditions name. The packets at the near host are written to `capture`.
     pub fn set_up(
         context: &'a TrialContext,
         conditions: &Conditions,
         read_trace: ReadTrace<'_>,
         seed: u64,
+        capture: Option<PathBuf>,
     ) -> Result<Self, BenchError> {
         let directions = conditions
             .link
@@ -125,8 +135,10 @@ impl<'a> TrialNetwork<'a> {
             congestion: conditions.congestion.clone(),
             initial_window: conditions.initial_window,
         };
+        let captures = capture.map(|path| (network::NEAR.to_owned(), path));
         let setup = NetworkSetup {
             tcp,
+            captures: captures.into_iter().collect(),
             ..NetworkSetup::default()
         };
         let TwoHosts {

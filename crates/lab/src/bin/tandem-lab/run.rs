@@ -41,6 +41,9 @@ pub(crate) struct RunArguments {
     /// The program under test; by default `tandem` beside this program
     #[arg(long, value_name = "FILE")]
     tandem: Option<PathBuf>,
+    /// Write the requests (HAR) and the packets (pcap) of each page load to this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    traces: Option<PathBuf>,
     /// Say nothing while it runs
     #[arg(long, short)]
     quiet: bool,
@@ -72,6 +75,7 @@ pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode, Box<dyn Error>> {
     let options = RunOptions {
         tandem: programs::tandem(arguments.tandem.as_deref())?,
         out: out.clone(),
+        traces: arguments.traces,
         selection: Selection {
             full: arguments.full,
             passes: arguments.passes.map(usize::from),
