@@ -58,6 +58,11 @@ impl Facts for AssociationFacts {
         association.tunnel().rtt()
     }
 
+    fn is_over_bbr(&self) -> bool {
+        let shared = self.association.get().and_then(Weak::upgrade);
+        shared.is_some_and(|shared| shared.association.borrow_mut().tunnel().keeps_estimate())
+    }
+
     fn speed(&self) -> Option<SavedSpeed> {
         self.with_tunnel(|tunnel, _| tunnel.speed())?
     }

@@ -245,6 +245,10 @@ impl Facts for ConnectionFacts {
         Some(self.connection.rtt())
     }
 
+    fn is_over_bbr(&self) -> bool {
+        Resuming::of(&self.connection).is_some_and(|controller| controller.is_bbr())
+    }
+
     fn speed(&self) -> Option<SavedSpeed> {
         Resuming::of(&self.connection)?.speed()
     }

@@ -136,6 +136,11 @@ impl Resuming {
         self.state().idle
     }
 
+    /// Returns true for BBR, which keeps its estimate of the path while nothing is sent.
+    pub(crate) fn is_bbr(&self) -> bool {
+        self.state().inner.is_bbr()
+    }
+
     /// Returns the speed that the path has shown.
     pub(crate) fn speed(&self) -> Option<SavedSpeed> {
         self.state().resume.speed()

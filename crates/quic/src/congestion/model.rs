@@ -78,6 +78,10 @@ impl Model {
             && self.controller.threshold().is_none_or(below)
     }
 
+    pub(super) const fn is_bbr(&self) -> bool {
+        matches!(self.controller, Controller::Bbr(_))
+    }
+
     /// Returns the size of a full packet.
     pub(super) const fn segment(&self) -> u64 {
         self.segment

@@ -24,6 +24,8 @@ pub(crate) struct Forwarder {
     pub(crate) dropped: Arc<Mutex<Vec<usize>>>,
     /// The bytes that a client gets in a second, or 0 for no limit. The others are dropped.
     pub(crate) policed: Arc<AtomicUsize>,
+    /// The bytes that all clients have got.
+    pub(crate) passed: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
 }
 
@@ -37,10 +39,11 @@ impl Forwarder {
             blocked: Arc::default(),
             dropped: Arc::default(),
             policed: Arc::default(),
+            passed: Arc::default(),
             stop: Arc::clone(&stop),
         };
         let (blocked, policed) = (Arc::clone(&this.blocked), Arc::clone(&this.policed));
-        let dropped = Arc::clone(&this.dropped);
+        let (dropped, passed) = (Arc::clone(&this.dropped), Arc::clone(&this.passed));
         std::thread::spawn(move || {
             let mut buf = [0; 2048];
             receive(&near, &stop, &mut buf, |datagram, from| {
@@ -51,7 +54,7 @@ impl Forwarder {
                 let mut outer = outer.lock().unwrap();
                 let entry = outer
                     .entry(from)
-                    .or_insert_with(|| back(&near, gateway, from, &stop, &policed));
+                    .or_insert_with(|| back(&near, gateway, from, &stop, (&policed, &passed)));
                 if !entry.1.load(Ordering::SeqCst) {
                     // The gateway may have ended.
                     let _ = entry.0.send(datagram);
@@ -81,7 +84,7 @@ fn back(
     gateway: SocketAddr,
     client: SocketAddr,
     stop: &Arc<AtomicBool>,
-    policed: &Arc<AtomicUsize>,
+    (policed, passed): (&Arc<AtomicUsize>, &Arc<AtomicUsize>),
 ) -> (UdpSocket, Arc<AtomicBool>) {
     let far = UdpSocket::bind("127.0.0.1:0").unwrap();
     far.connect(gateway).unwrap();
@@ -92,10 +95,12 @@ fn back(
     );
     let (reader, is_muted) = (far.try_clone().unwrap(), Arc::clone(&muted));
     let mut policer = Policer::new(Arc::clone(policed));
+    let passed = Arc::clone(passed);
     std::thread::spawn(move || {
         let mut buf = [0; 2048];
         receive(&reader, &stop, &mut buf, |datagram, _| {
             if !is_muted.load(Ordering::SeqCst) && policer.passes(datagram.len()) {
+                passed.fetch_add(datagram.len(), Ordering::SeqCst);
                 // The client may have ended.
                 let _ = near.send_to(datagram, client);
             }

@@ -1,12 +1,16 @@
-//! Sessions that begin with the speed of an earlier one, over the transport of this suite.
+//! Sessions that are fast at once, over the transport of this suite: they begin with the speed of
+//! an earlier one, or are warmed up before their first request.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use tandem::config::units::Size;
 use tandem::metrics::METRICS;
 
 use crate::NAME;
 use crate::certificates::Certificates;
 use crate::harness::{Client, PATIENCE, Scene};
+use crate::paths::Forwarder;
 use crate::provided::{start_client, start_gateway, stop};
 
 #[test]
@@ -34,6 +38,24 @@ fn session_begins_with_the_speed_of_the_last_one() {
         assert!(begun.elapsed() < PATIENCE, "no session showed a token");
         // The client asks for a token a second after the response.
         std::thread::sleep(Duration::from_millis(1500));
+    }
+    stop([client, gateway]);
+}
+
+#[test]
+fn session_is_warmed_up_before_its_first_request() {
+    // The filler of the first three rounds. A slow round can end the warm-up only after them.
+    const FILLER: usize = (8 + 16 + 32) << 10;
+    let certificates = Certificates::new(&format!("{NAME}-warm-up"));
+    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+    let forwarder = Forwarder::to(address);
+    let (client, _) = start_client(&certificates, forwarder.address, |options| {
+        options.warm_up = Some(Size(FILLER as u64));
+    });
+    let begun = Instant::now();
+    while forwarder.passed.load(Ordering::SeqCst) < FILLER {
+        assert!(begun.elapsed() < PATIENCE, "the filler did not come");
+        std::thread::sleep(Duration::from_millis(10));
     }
     stop([client, gateway]);
 }

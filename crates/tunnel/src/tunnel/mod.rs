@@ -283,6 +283,12 @@ impl Tunnel {
         self.flow.as_mut()?.offer(now, saved)
     }
 
+    /// Returns true if all streams share a BBR controller, which keeps its estimate of the path
+    /// while nothing is sent.
+    pub fn keeps_estimate(&self) -> bool {
+        self.config.coupling == Coupling::Coupled && self.config.algorithm == Algorithm::Bbr
+    }
+
     /// Returns the speed that the path has shown, if it was measured.
     pub fn speed(&self) -> Option<SavedSpeed> {
         self.flow.as_ref()?.speed()
