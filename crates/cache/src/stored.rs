@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use tandem_http::cache::range::Extent;
 use tandem_http::cache::{Freshness, ResponsePolicy, validation, vary};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use crate::Now;
 use crate::asker::Asker;
-use crate::cache::parts::Extent;
 
 /// The bytes of memory that an entry needs besides its texts.
 const OVERHEAD: usize = 512;

@@ -9,6 +9,7 @@
 //!                                     vary::selects        section 4.1
 //!                                     validation           section 4.3
 //!                                     range                RFC 9110 section 14
+//!                                     rest                 of a response that broke off
 //!                                     invalidates          section 4.4
 //! ```
 //!
@@ -34,6 +35,7 @@ mod date;
 mod encoding;
 mod policy;
 pub mod range;
+pub mod rest;
 mod reuse;
 mod targeted;
 pub mod validation;

@@ -12,8 +12,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tandem_http::cache::range::{Extent, extent};
 use tandem_http::cache::{range, validation};
-use tandem_http::message::content_length;
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use super::receiving::pending;
@@ -30,38 +30,6 @@ const EQUAL: [&str; 4] = [
 
 /// The fields that are about the content of one response, and wrong for another part of the body.
 pub(crate) const OF_CONTENT: [&str; 2] = ["content-digest", "content-md5"];
-
-/// The place of a part in the body of its response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
-    /// The position of the first byte.
-    pub(crate) start: u64,
-    /// The position after the last byte.
-    pub(crate) end: u64,
-    /// The length of the whole body.
-    pub(crate) total: u64,
-}
-
-impl Extent {
-    /// Returns whether the part has these bytes.
-    pub(crate) const fn contains(self, start: u64, end: u64) -> bool {
-        self.start <= start && end <= self.end
-    }
-
-    /// Returns the extent of this part and another one without a gap between them.
-    fn joined(self, other: Self) -> Option<Self> {
-        let touches = self.start <= other.end && other.start <= self.end;
-        (touches && self.total == other.total).then(|| Self {
-            start: self.start.min(other.start),
-            end: self.end.max(other.end),
-            total: self.total,
-        })
-    }
-
-    const fn is_whole(self) -> bool {
-        self.start == 0 && self.end == self.total
-    }
-}
 
 impl<F: Clone> Cache<F> {
     /// Returns the stored part with the range that a request wants.
@@ -222,29 +190,6 @@ impl Stored {
             _ => false,
         }
     }
-}
-
-/// Returns the extent of a response with status 206, if it is one part with a known total.
-fn extent(head: &ResponseHead) -> Option<Extent> {
-    let mut values = head.fields.get_all("content-range");
-    let value = values.next().filter(|_| values.next().is_none())?;
-    let value = std::str::from_utf8(value).ok()?.strip_prefix("bytes ")?;
-    let (range, total) = value.split_once('/')?;
-    let (first, last) = range.split_once('-')?;
-    let number = |text: &str| {
-        let is_number = !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
-        is_number.then(|| text.parse::<u64>().ok()).flatten()
-    };
-    let (start, total) = (number(first)?, number(total)?);
-    let end = number(last)?.checked_add(1)?;
-    // Such a response has its ranges in its body.
-    let kind = head.fields.get("content-type").unwrap_or_default();
-    let kind = kind.trim_ascii().to_ascii_lowercase();
-    let is_single = !kind.starts_with(b"multipart/byteranges");
-    let is_valid = head.status == 206 && is_single && start < end && end <= total;
-    let length = content_length(&head.fields).ok()?;
-    let is_length = length.is_none_or(|length| length == end - start);
-    (is_valid && is_length).then_some(Extent { start, end, total })
 }
 
 /// Returns whether the fields of a response have a strong entity tag.

@@ -1,6 +1,8 @@
-//! Range requests that a stored whole response answers (RFC 9110 section 14, RFC 9111 section 3.4).
+//! Range requests that a stored whole response answers, and the places of partial responses (RFC
+//! 9110 section 14, RFC 9111 section 3.4).
 
 use super::unix_seconds;
+use crate::message::content_length;
 use crate::{Fields, ResponseHead};
 
 /// The part of a stored response that a request asks for.
@@ -19,6 +21,65 @@ pub enum Part {
     Unsatisfiable,
     /// Several ranges or another unit. Only the origin answers such a request.
     Unsupported,
+}
+
+/// The place of a partial response in the whole body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The position of the first byte.
+    pub start: u64,
+    /// The position after the last byte.
+    pub end: u64,
+    /// The length of the whole body.
+    pub total: u64,
+}
+
+impl Extent {
+    /// Returns whether the part has these bytes.
+    pub const fn contains(self, start: u64, end: u64) -> bool {
+        self.start <= start && end <= self.end
+    }
+
+    /// Returns the extent of this part and another one without a gap between them.
+    pub fn joined(self, other: Self) -> Option<Self> {
+        let touches = self.start <= other.end && other.start <= self.end;
+        (touches && self.total == other.total).then(|| Self {
+            start: self.start.min(other.start),
+            end: self.end.max(other.end),
+            total: self.total,
+        })
+    }
+
+    /// Returns whether the part is the whole body.
+    pub const fn is_whole(self) -> bool {
+        self.start == 0 && self.end == self.total
+    }
+}
+
+/// Returns the extent of a response with status 206, if it is one part with a known total (RFC 9110
+/// section 14.4).
+pub fn extent(head: &ResponseHead) -> Option<Extent> {
+    let mut values = head.fields.get_all("content-range");
+    let value = values.next().filter(|_| values.next().is_none())?;
+    let value = std::str::from_utf8(value).ok()?.strip_prefix("bytes ")?;
+    let (range, total) = value.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let number = |text: &str| {
+        let is_number = !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+        is_number.then(|| text.parse::<u64>().ok()).flatten()
+    };
+    let (start, total) = (number(first)?, number(total)?);
+    let end = number(last)?.checked_add(1)?;
+    // Such a response has its ranges in its body.
+    let kind = head.fields.get("content-type").unwrap_or_default();
+    let kind = kind.trim_ascii().to_ascii_lowercase();
+    let is_single = !kind.starts_with(b"multipart/byteranges");
+    if head.status != 206 || !is_single || start >= end || end > total {
+        return None;
+    }
+    let length = content_length(&head.fields).ok()?;
+    let is_length = length.is_none_or(|length| length == end - start);
+    is_length.then_some(Extent { start, end, total })
 }
 
 /// Returns the part of `stored`, a complete response of `length` bytes, that a GET request with
@@ -165,6 +226,38 @@ mod tests {
             };
             assert_eq!(of(&asked, &stored, 10), expected, "{condition}");
         }
+    }
+
+    #[test]
+    fn extent_is_one_part_of_known_length() {
+        let of = |status, fields: &[(&str, &str)]| {
+            let head = ResponseHead {
+                fields: fields.iter().copied().collect(),
+                ..ResponseHead::new(status)
+            };
+            extent(&head).map(|it| (it.start, it.end, it.total))
+        };
+        let range = |value| [("content-range", value), ("content-length", "3")];
+        assert_eq!(of(206, &range("bytes 2-4/10")), Some((2, 5, 10)));
+        assert_eq!(of(206, &range("bytes 2-4/10")[..1]), Some((2, 5, 10)));
+        assert_eq!(of(200, &range("bytes 2-4/10")), None);
+        for bad in [
+            "bytes 2-5/10",
+            "bytes 4-2/10",
+            "bytes 8-10/10",
+            "bytes 2-4/*",
+            "bytes */10",
+            "bytes -4/10",
+            "bytes 2-18446744073709551615/10",
+            "lines 2-4/10",
+            "",
+        ] {
+            assert_eq!(of(206, &range(bad)), None, "{bad}");
+        }
+        let kind = ("content-type", "Multipart/ByteRanges; boundary=x");
+        let [place, length] = range("bytes 2-4/10");
+        assert_eq!(of(206, &[place, length, kind]), None);
+        assert_eq!(of(206, &[place, place, length]), None);
     }
 
     proptest::proptest! {
