@@ -313,6 +313,14 @@ pub trait Parts {
         self.below()?.stale_response()
     }
 
+    /// Tells the stages behind that the reader requests the rest elsewhere if the reply breaks off,
+    /// so that they need not wait for a path that may come back.
+    fn permit_break(&self) {
+        if let Some(reply) = self.below() {
+            reply.permit_break();
+        }
+    }
+
     /// Polls for the next part. Returns `None` at the regular end. An error means that the parts so
     /// far are incomplete.
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>>;
@@ -411,6 +419,14 @@ impl Reply {
         match &self.source {
             Source::Parts(parts) => parts.stale_response(),
             Source::Generator(_) => None,
+        }
+    }
+
+    /// See [`Parts::permit_break`].
+    pub fn permit_break(&self) {
+        match &self.source {
+            Source::Parts(parts) => parts.permit_break(),
+            Source::Generator(generator) => generator.permit_break(),
         }
     }
 

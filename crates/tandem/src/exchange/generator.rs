@@ -36,8 +36,11 @@ struct Slot {
     polled: Cell<bool>,
     /// The reader of a reply that has a canceller.
     reader: WakerCell,
-    /// The error of a cancelled reply, until the reader takes it.
+    /// The error of a cancelled reply, or of one that failed behind its last part, until the reader
+    /// takes it.
     failure: Cell<Option<Box<Error>>>,
+    /// True if the reader continues the reply elsewhere when it breaks off.
+    may_break: Cell<bool>,
 }
 
 /// Receives the parts of [`Reply::generate`](super::Reply::generate).
@@ -55,6 +58,20 @@ impl Sink {
     pub fn usage(&self) -> impl Fn() -> bool + 'static {
         let slot = Rc::clone(&self.slot);
         move || slot.used.get()
+    }
+
+    /// Returns a function that tells whether the parts so far bind the reply to the session that
+    /// they came from: one has been sent, and the reader has not called
+    /// [`Reply::permit_break`](super::Reply::permit_break).
+    pub fn binding(&self) -> impl Fn() -> bool + 'static {
+        let slot = Rc::clone(&self.slot);
+        move || slot.used.get() && !slot.may_break.get()
+    }
+
+    /// Returns a function that tells whether a part waits for the reader.
+    pub fn fullness(&self) -> impl Fn() -> bool + 'static {
+        let slot = Rc::clone(&self.slot);
+        move || slot.full.get()
     }
 
     /// Returns a handle that can end the reply.
@@ -159,6 +176,10 @@ impl Generator {
         self.slot.carrying.take()
     }
 
+    pub(super) fn permit_break(&self) {
+        self.slot.may_break.set(true);
+    }
+
     pub(super) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let slot = &*self.slot;
         slot.polled.set(true);
@@ -174,6 +195,10 @@ impl Generator {
         if slot.full.take()
             && let Some(part) = slot.part.take()
         {
+            // The future may fail in the same turn, as when it watches a session beside.
+            if let Poll::Ready(Err(error)) = polled {
+                slot.failure.set(Some(Box::new(error)));
+            }
             return Poll::Ready(Some(Ok(part)));
         }
         match polled {
@@ -232,6 +257,51 @@ mod tests {
         assert!(matches!(now(reply.part()), Some(Ok(Part::Data(_)))));
         assert!(matches!(now(reply.part()), Some(Err(_))));
         assert!(now(reply.part()).is_none());
+    }
+
+    /// A reply that watches its session may fail while its last part waits for the reader.
+    #[test]
+    fn failure_follows_a_part_of_the_same_turn() {
+        let error = Error::new(
+            crate::error::Kind::Timeout,
+            crate::error::Side::Peer,
+            "silent",
+        );
+        let failure = error.clone();
+        let mut reply = Reply::generate(|mut sink| async move {
+            let sending = sink.send(Part::Head(ResponseHead::new(200)));
+            let watching = std::future::ready(failure);
+            tokio::select! {
+                biased;
+                () = sending => Ok(()),
+                failure = watching => Err(failure),
+            }
+        });
+        assert!(matches!(now(reply.part()), Some(Ok(Part::Head(_)))));
+        assert_eq!(
+            now(reply.part()).map(|part| part.map(drop)),
+            Some(Err(error))
+        );
+        assert!(now(reply.part()).is_none());
+    }
+
+    #[test]
+    fn reply_is_bound_unless_its_reader_permits_a_break() {
+        let mut binding: Option<Box<dyn Fn() -> bool>> = None;
+        let reply = Reply::generate(|mut sink| {
+            binding = Some(Box::new(sink.binding()));
+            async move {
+                sink.send(Part::Head(ResponseHead::new(200))).await;
+                Ok(())
+            }
+        });
+        let is_bound = binding.expect("the closure ran");
+        let mut reply = reply.edited(|_| {}).edited(|_| {});
+        assert!(!is_bound(), "no part was sent");
+        assert!(matches!(now(reply.part()), Some(Ok(Part::Head(_)))));
+        assert!(is_bound());
+        reply.permit_break();
+        assert!(!is_bound());
     }
 
     #[test]
