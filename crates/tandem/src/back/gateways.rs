@@ -434,8 +434,8 @@ impl Gateways {
         Err(last)
     }
 
-    /// Runs an exchange on a session. A safe exchange that has received no bytes may move to
-    /// another session.
+    /// Runs an exchange on a session. A safe exchange that is not bound to it may move to another
+    /// session.
     async fn run(
         &self,
         session: &Rc<dyn Connected>,
@@ -443,7 +443,8 @@ impl Gateways {
         exchange: &mut Exchange,
         sink: &mut Sink,
     ) -> Outcome {
-        let (isolation, usage) = (exchange.isolation.clone(), sink.usage());
+        let isolation = exchange.isolation.clone();
+        let (is_bound, has_part) = (sink.binding(), sink.fullness());
         if !is_safe(&exchange.request.method) {
             let watched = self.leave(&isolation, gateway, session, || false);
             return tokio::select! {
@@ -462,9 +463,10 @@ impl Gateways {
                 std::future::pending::<()>().await;
             }
         };
-        // A browser that has a part of a response gets the rest from the same session.
-        let may_move = || !usage() && may_repeat();
-        let left = self.leave(&isolation, gateway, session, may_move);
+        // A reader that has a part of a response gets the rest from the same session, unless it can
+        // request the rest.
+        let may_move = || !is_bound() && may_repeat();
+        let left = self.leave_when_read(&isolation, gateway, session, may_move, has_part);
         tokio::select! {
             biased;
             done = session.run(exchange, sink) => done.into(),

@@ -8,10 +8,10 @@
 //!
 //! The refuge is dialled, or probed if it is open. Exchanges move there once it has answered and
 //! further probes of the silent session have had no answer. All exchanges of a key share the check.
-//! An exchange whose response has begun stays, because the path may come back. The session is only
-//! doubted then: two more probes decide whether it takes requests again, or is broken and rests. A
-//! gap of half a second, as between satellites, thus ends no session. A session that is doubted for
-//! the third time within a minute is broken too.
+//! An exchange whose response has begun stays, because the path may come back, unless its reader
+//! can request the rest. The session is only doubted then: two more probes decide whether it takes
+//! requests again, or is broken and rests. A gap of half a second, as between satellites, thus ends
+//! no session. A session that is doubted for the third time within a minute is broken too.
 //!
 //! The last exchange that waits closes a refuge that none of them needed. A network may forget the
 //! address of a session that rests, so that such a session says nothing about its way.
@@ -23,7 +23,9 @@ mod check;
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::rc::{Rc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -164,6 +166,32 @@ impl Gateways {
                 Left::Throttled
             }
             () = self.leave_silence(isolation, [index, other], session, &may_move) => Left::Silent,
+        }
+    }
+
+    /// Resolves as [`Self::leave`] does, once the reader has all parts that have arrived.
+    /// `has_part` tells whether one waits for it.
+    pub(super) async fn leave_when_read(
+        &self,
+        isolation: &Isolation,
+        index: usize,
+        session: &Rc<dyn Connected>,
+        may_move: impl Fn() -> bool,
+        has_part: impl Fn() -> bool,
+    ) -> Left {
+        loop {
+            let left = self.leave(isolation, index, session, &may_move).await;
+            let before = datagrams(&**session);
+            // The reader polls again after each part.
+            let read = poll_fn(|_| match has_part() {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            });
+            read.await;
+            // A slow reader may take so long that the path is back.
+            if left != Left::Silent || !has_received(&**session, before) {
+                return left;
+            }
         }
     }
 

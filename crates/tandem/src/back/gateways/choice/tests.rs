@@ -1,5 +1,6 @@
 use std::net::SocketAddr;
 
+use bytes::Bytes;
 use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 
 use super::*;
@@ -8,7 +9,7 @@ use crate::back::gateways::refuge::CONFIRMATIONS;
 use crate::back::gateways::{PoolLimits, ToGateway, WayEntry};
 use crate::back::ways::STAGGER;
 use crate::carrier::LocalBoxFuture;
-use crate::exchange::{Exchange, Part, SessionMark, Sink};
+use crate::exchange::{Exchange, Part, Reply, SessionMark, Sink};
 use crate::path::Facts;
 use crate::stage::{SessionPool, Stage};
 
@@ -35,6 +36,10 @@ struct Way {
     is_blocked: Cell<bool>,
     /// The time until a response.
     responds_in: Cell<Duration>,
+    /// True if the body of a response follows a second after its head.
+    has_body: Cell<bool>,
+    /// The parts of the body that have arrived with the head.
+    parts: Cell<usize>,
     /// The time after which a silent path is dead, for sessions over datagrams.
     dies_in: Cell<Duration>,
     /// The time until an established session answers a probe.
@@ -65,6 +70,8 @@ impl Way {
             is_datagrams,
             is_blocked: Cell::new(false),
             responds_in: Cell::new(MS),
+            has_body: Cell::new(false),
+            parts: Cell::new(0),
             dies_in: Cell::default(),
             answers_in: Cell::default(),
             is_refused: Cell::new(false),
@@ -136,6 +143,14 @@ impl FakeSession for OverWay {
             self.until_works().await;
             count(&self.way.requests);
             sink.send(Part::Head(ResponseHead::new(204))).await;
+            for _ in 0..self.way.parts.get() {
+                sink.send(Part::Data(Bytes::from_static(b"x"))).await;
+            }
+            if self.way.has_body.get() {
+                tokio::time::sleep(1000 * MS).await;
+                self.until_works().await;
+                sink.send(Part::Data(Bytes::from_static(b"x"))).await;
+            }
             Ok(())
         })
     }
@@ -464,5 +479,6 @@ fn session_of_a_key_is_found_by_any_way() {
 }
 
 mod checks;
+mod downloads;
 mod refuge;
 mod returning;
