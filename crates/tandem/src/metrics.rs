@@ -119,6 +119,10 @@ pub static RESPONSES: Family<5> = Family::new(["1xx", "2xx", "3xx", "4xx", "5xx"
 /// The failed exchanges by the side at fault.
 pub static FAILURES: Family<5> = Family::new(["client", "gateway", "via", "origin", "proxy"]);
 
+/// The breaks of downloads by their result. After the first one, the rest arrives. A response is
+/// refused if it is not the rest, and unsuitable if its rest could not be requested.
+pub static DOWNLOADS: Family<4> = Family::new(["continued", "refused", "failed", "unsuitable"]);
+
 /// The time from a request to the end of its response. Tunnels are not counted.
 pub static EXCHANGE_TIME: Histogram = Histogram::new();
 
@@ -136,6 +140,8 @@ impl Metrics {
         RESPONSES.render(&mut text, "tandem_responses_total", "class", help);
         let help = "Requests that failed, by the side at fault.";
         FAILURES.render(&mut text, "tandem_failures_total", "side", help);
+        let help = "Client: downloads that broke off, by the result of the request for the rest.";
+        DOWNLOADS.render(&mut text, "tandem_downloads_broken_total", "result", help);
         let help = "Time from a request to the end of its response, without tunnels.";
         EXCHANGE_TIME.render(&mut text, "tandem_exchange_seconds", help);
         text
@@ -211,6 +217,8 @@ metrics! {
     exchanges_retried "counter"
         "Requests sent again. They had not been processed, or could be processed twice.";
     exchanges_moved "counter" "Requests sent again over TCP, since UDP delivered nothing.";
+    download_bytes_saved "counter"
+        "Client: bytes of downloads that broke off which were not sent again.";
     body_bytes_down "counter" "Bytes of response bodies passed on to clients.";
     sessions_opened "counter" "Sessions opened to the gateway.";
     sessions_failed "counter" "Sessions that could not be opened.";

@@ -9,6 +9,9 @@
 mod associations;
 #[path = "../../../tandem/tests/suite/certificates.rs"]
 mod certificates;
+#[expect(dead_code, reason = "the tests of the library use the rest")]
+#[path = "../../../tandem/tests/suite/file_origin.rs"]
+mod file_origin;
 mod floods;
 #[expect(dead_code, reason = "the tests of the library use the rest")]
 #[path = "../../../tandem/tests/suite/harness.rs"]
@@ -20,6 +23,8 @@ mod pair;
 mod paths;
 #[path = "../../../tandem/tests/suite/provided.rs"]
 mod provided;
+#[path = "../../../tandem/tests/suite/provided_downloads.rs"]
+mod provided_downloads;
 #[path = "../../../tandem/tests/suite/provided_lives.rs"]
 mod provided_lives;
 #[path = "../../../tandem/tests/suite/provided_scenes.rs"]

@@ -20,7 +20,9 @@ mod translator;
 mod unread;
 mod windows;
 
-use h3::{certificates, harness, pairs, paths, provided, tunnel_scenes};
+use h3::{
+    certificates, file_origin, harness, pairs, paths, provided, provided_ways, tunnel_scenes,
+};
 use tandem::transport::registry::Transports;
 use tandem_quic::QuicProvider;
 

@@ -15,6 +15,7 @@
 //! - [`cache`] answers requests from the gateway's cache.
 //! - [`compress`] and [`decompress`] code bodies between the two proxies. The latter takes its
 //!   memory from [`decoding_memory`].
+//! - [`continued`] continues downloads whose session was lost.
 //! - [`push`] pushes the resources of pages at the gateway.
 //! - [`solo`] holds the sessions of a client without a gateway.
 //! - [`submit`] takes anonymous submissions, and `issuer` issues tokens for them.
@@ -28,6 +29,7 @@ pub mod auth;
 pub mod cache;
 pub mod compress;
 pub mod connection_logins;
+pub mod continued;
 pub mod decoding_memory;
 pub mod decompress;
 pub mod discovery;

@@ -3,7 +3,7 @@
 //! ```text
 //!  routes ─▶ early ─▶ metrics ─▶ access_log ─▶ loads ─▶ pushed ─▶ decompress ─▶ gateways
 //!       │     `metrics` is short for `exchange_metrics`
-//!       │     `preflights` comes before `pushed`
+//!       │     `preflights` comes before `pushed`, and `continued` after it
 //!       │     `opened` comes before `gateways`, if the user entrusts them with HTTPS
 //!       ├──▶ metrics ─▶ access_log ─▶ the fallback, or an error       other onion services
 //!       └──▶ metrics ─▶ access_log ─▶ discovery ─┬─▶ loads ─▶ pushed ─▶ solo       `--solo`

@@ -1,7 +1,7 @@
 //! The stages of a lane before its sessions, which may push.
 //!
 //! ```text
-//!  loads ─▶ preflights ─▶ pushed ─▶ decompress ─▶ the sessions
+//!  loads ─▶ preflights ─▶ pushed ─▶ continued ─▶ decompress ─▶ the sessions
 //! ```
 
 use std::rc::Rc;
@@ -14,6 +14,7 @@ use crate::back::opened_origins::OpenedOrigins;
 use crate::config::ClientConfig;
 use crate::digest_file::SharedDigest;
 use crate::journal::saving::LoadTimes;
+use crate::middle::continued::Continue;
 use crate::middle::decoding_memory::DecodingMemory;
 use crate::middle::decompress::Decompress;
 use crate::middle::loads::Loads;
@@ -52,6 +53,7 @@ impl ClientConfig {
     /// Creates the stages before the sessions of a lane.
     pub(super) fn with_pushes(&self, lane: PushLane<'_>) -> Rc<dyn Stage> {
         let next = self.decompressing(lane.end, lane.next);
+        let next = Rc::new(Continue { next });
         let mut pushed = Pushed::new(
             self.push_options(lane.end, lane.memory),
             lane.sessions,

@@ -4,17 +4,20 @@
 mod carrying;
 pub(crate) mod certificates;
 #[expect(dead_code, reason = "the tests of the library use the rest")]
+pub(crate) mod file_origin;
+#[expect(dead_code, reason = "the tests of the library use the rest")]
 pub(crate) mod harness;
 #[path = "provided_pairs.rs"]
 pub(crate) mod pairs;
 #[path = "provided_paths.rs"]
 pub(crate) mod paths;
 pub(crate) mod provided;
+mod provided_downloads;
 mod provided_lives;
 mod provided_resume;
 mod provided_scenes;
 mod provided_shared;
 mod provided_streams;
-mod provided_ways;
+pub(crate) mod provided_ways;
 mod push_matrix;
 pub(crate) mod tunnel_scenes;

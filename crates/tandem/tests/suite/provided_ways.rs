@@ -15,16 +15,16 @@ use crate::provided::{OK, start_client_of, start_gateway, stop};
 use crate::{NAME, SCHEME};
 
 /// A gateway with two ways, a client that knows both, and the network between them.
-struct Ways {
+pub(crate) struct Ways {
     _certificates: Certificates,
-    network: Forwarder,
+    pub(crate) network: Forwarder,
     gateway: Running,
     client: Running,
-    http: SocketAddr,
+    pub(crate) http: SocketAddr,
 }
 
 impl Ways {
-    fn start(name: &str, is_blocked: bool) -> Self {
+    pub(crate) fn start(name: &str, is_blocked: bool) -> Self {
         Self::start_with_tcp(name, is_blocked, |tls| tls)
     }
 
@@ -61,16 +61,16 @@ impl Ways {
         protocols.any(|it| it.starts_with(protocol))
     }
 
-    fn is_over_udp(&self) -> bool {
+    pub(crate) fn is_over_udp(&self) -> bool {
         let (session, _) = SCHEME.split_once('+').unwrap();
         self.has_session(&format!("{session} over"))
     }
 
-    fn is_over_tcp(&self) -> bool {
+    pub(crate) fn is_over_tcp(&self) -> bool {
         self.has_session("h2 over TLS")
     }
 
-    fn stop(self) {
+    pub(crate) fn stop(self) {
         stop([self.client, self.gateway]);
     }
 }

@@ -18,7 +18,7 @@ use crate::isolation::socks_proxy;
 const NAVIGATION: &str =
     "Accept: text/html\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n";
 
-fn options(mode: SoloMode) -> ClientOptions {
+pub(crate) fn options(mode: SoloMode) -> ClientOptions {
     let direct = mode == SoloMode::Direct;
     ClientOptions {
         gateway: Vec::new(),

@@ -1,0 +1,257 @@
+//! Downloads whose session breaks off: the client requests the rest by another session, and never
+//! mixes the bytes of two files.
+
+use std::io::Read as _;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tandem::config::client::SoloMode;
+use tandem::config::compress::BodyCompression;
+use tandem::metrics::METRICS;
+use tandem::runtime::Running;
+use tandem::transport::registry::Transports;
+
+use crate::file_origin::{FileOrigin, FileRules, start_of};
+use crate::harness::{
+    Client, Way, block_on, client_options, endpoint, gateway_options, request, start_client,
+    start_gateway, start_relay,
+};
+use crate::solo::options as solo_options;
+
+/// A pair, and the connections between its ends.
+struct Broken {
+    http: SocketAddr,
+    way: Way,
+    running: Vec<Running>,
+}
+
+impl Broken {
+    fn over(session: &str, compression: BodyCompression) -> Self {
+        let mut options = gateway_options();
+        options.listen = vec![endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
+        options.compress = Some(compression);
+        let (gateway, address) = start_gateway(options);
+        Self::to(session, address, compression, vec![gateway])
+    }
+
+    fn to(session: &str, next: SocketAddr, coding: BodyCompression, running: Vec<Running>) -> Self {
+        let way = Way::to(next);
+        let mut options = client_options(&format!("{session}+tcp://{}", way.address));
+        options.compress = Some(coding);
+        let (client, http, _) = start_client(options);
+        let running = [client].into_iter().chain(running).collect();
+        Self { http, way, running }
+    }
+
+    /// Reads the first half of a file.
+    fn begin(&self, origin: &FileOrigin, fields: &str) -> Client {
+        let mut browser = Client::to(self.http);
+        browser.send(request("GET", &origin.url(), fields));
+        let head = browser.head().unwrap();
+        assert!(matches!(head.status, 200 | 206));
+        let half = origin.file().len() / 2;
+        let begun = browser.read_exact(half);
+        assert!(begun == origin.file()[..half]);
+        browser
+    }
+
+    fn stop(self) {
+        self.running.into_iter().for_each(stop);
+    }
+}
+
+fn stop(running: Running) {
+    block_on(running.drain(Duration::ZERO));
+}
+
+/// Reads the second half of a file.
+fn finish(browser: &mut Client, file: &[u8]) {
+    let half = file.len() / 2;
+    let begun = Instant::now();
+    assert!(browser.read_exact(half) == file[half..]);
+    println!("the rest came within {:?}", begun.elapsed());
+}
+
+/// Reads a response to its end, which is an error.
+fn fails(browser: &mut Client, file: &[u8]) {
+    let mut rest = Vec::new();
+    let ended = browser.stream.read_to_end(&mut rest);
+    assert!(rest.len() < file.len() / 2, "it does not look complete");
+    assert!(file[file.len() / 2..].starts_with(&rest), "no other bytes");
+    // The connection of the browser is reset.
+    assert!(ended.is_err());
+}
+
+#[test]
+fn download_goes_on_over_another_session() {
+    for session in ["h2", "spdy3.1"] {
+        let pair = Broken::over(session, BodyCompression::Off);
+        let origin = FileOrigin::start(FileRules::default());
+        let mut browser = pair.begin(&origin, "Accept: */*\r\nIf-None-Match: \"x\"\r\n");
+        assert_eq!(origin.range(), None);
+        let saved = METRICS.download_bytes_saved.value();
+        pair.way.close();
+        finish(&mut browser, &origin.file());
+        let start = start_of(origin.range());
+        assert!(start >= origin.file().len() / 2, "{start}");
+        assert!(METRICS.download_bytes_saved.value() >= saved + start as u64);
+        assert!(origin.is_done());
+        // The connection of the browser is still good.
+        assert_eq!(browser.get(&origin.url()).status, 200);
+        pair.stop();
+    }
+}
+
+#[test]
+fn download_of_a_range_goes_on() {
+    let pair = Broken::over("h2", BodyCompression::Off);
+    let origin = FileOrigin::start(FileRules::default());
+    let last = origin.file().len() - 2;
+    let mut browser = Client::to(pair.http);
+    let range = format!("Range: bytes=1-{last}\r\n");
+    browser.send(request("GET", &origin.url(), &range));
+    assert_eq!(browser.head().unwrap().status, 206);
+    let first = browser.read_exact(last / 2);
+    pair.way.close();
+    let rest = browser.read_exact(last - last / 2);
+    assert!([first, rest].concat() == origin.file()[1..=last]);
+    assert_eq!(origin.range(), Some(format!("bytes=1-{last}")));
+    assert!(
+        origin
+            .range()
+            .is_some_and(|range| range.ends_with(&format!("-{last}")))
+    );
+    pair.stop();
+}
+
+#[test]
+fn compressed_download_goes_on() {
+    let coding = BodyCompression::Exact;
+    let pair = Broken::over("h2", coding);
+    let origin = FileOrigin::start(FileRules {
+        is_text: true,
+        ..FileRules::default()
+    });
+    let before = METRICS.coding_bytes_before.value();
+    let mut browser = pair.begin(&origin, "");
+    pair.way.close();
+    finish(&mut browser, &origin.file());
+    assert!(METRICS.coding_bytes_before.value() > before);
+    pair.stop();
+}
+
+#[test]
+fn download_survives_a_restart_of_the_gateway() {
+    let (gateway, address) = start_gateway(gateway_options());
+    let (client, http, _) = start_client(client_options(&format!("h2+tcp://{address}")));
+    let origin = FileOrigin::start(FileRules::default());
+    let mut browser = Client::to(http);
+    browser.send(request("GET", &origin.url(), ""));
+    assert_eq!(browser.head().unwrap().status, 200);
+    let half = origin.file().len() / 2;
+    assert!(browser.read_exact(half) == origin.file()[..half]);
+    stop(gateway);
+    std::thread::sleep(Duration::from_secs(1));
+    let mut options = gateway_options();
+    options.listen = vec![endpoint(&format!("h2+tcp://{address}"))];
+    let (again, _) = start_gateway(options);
+    finish(&mut browser, &origin.file());
+    [client, again].into_iter().for_each(stop);
+}
+
+#[test]
+fn download_goes_on_behind_a_relay() {
+    let (gateway, address) = start_gateway(gateway_options());
+    let way = Way::to(address);
+    let next = format!("h2+tcp://{}", way.address);
+    let listen = "h2+tcp://127.0.0.1:0";
+    let (relay, relayed) = start_relay(listen, &next, &Transports::default(), |_| {});
+    let running = vec![relay, gateway];
+    let pair = Broken::to("h2", relayed, BodyCompression::Off, running);
+    let origin = FileOrigin::start(FileRules::default());
+    let mut browser = pair.begin(&origin, "");
+    assert_eq!(origin.range(), None);
+    way.close();
+    finish(&mut browser, &origin.file());
+    assert!(start_of(origin.range()) >= origin.file().len() / 2);
+    pair.stop();
+}
+
+#[test]
+fn changed_or_unmarked_file_is_never_mixed() {
+    let good = FileRules::default();
+    for (rules, changes, requests) in [
+        (good, true, 2),
+        (
+            FileRules {
+                is_strong: false,
+                ..good
+            },
+            false,
+            1,
+        ),
+        (
+            FileRules {
+                takes_ranges: false,
+                ..good
+            },
+            true,
+            2,
+        ),
+        // Half of the file is too much to be sent again.
+        (
+            FileRules {
+                takes_ranges: false,
+                ..good
+            },
+            false,
+            2,
+        ),
+    ] {
+        let pair = Broken::over("h2", BodyCompression::Off);
+        let origin = FileOrigin::start(rules);
+        let mut browser = pair.begin(&origin, "");
+        if changes {
+            origin.change();
+        }
+        pair.way.close();
+        fails(&mut browser, &origin.file());
+        for _ in 0..requests {
+            origin.range();
+        }
+        assert!(origin.is_done());
+        pair.stop();
+    }
+}
+
+#[test]
+fn origin_without_ranges_sends_a_short_beginning_again() {
+    let pair = Broken::over("h2", BodyCompression::Off);
+    let origin = FileOrigin::start(FileRules {
+        size: 200_000,
+        takes_ranges: false,
+        ..FileRules::default()
+    });
+    let mut browser = pair.begin(&origin, "");
+    pair.way.close();
+    finish(&mut browser, &origin.file());
+    pair.stop();
+}
+
+#[test]
+fn download_that_the_origin_breaks_off_goes_on() {
+    let pair = Broken::over("h2", BodyCompression::Off);
+    let (solo, http, _) = start_client(solo_options(SoloMode::Direct));
+    for http in [pair.http, http] {
+        let origin = FileOrigin::start(FileRules::default());
+        let mut browser = Client::to(http);
+        browser.send(request("GET", &origin.url(), ""));
+        assert_eq!(browser.head().unwrap().status, 200);
+        let half = origin.file().len() / 2;
+        assert!(browser.read_exact(half) == origin.file()[..half]);
+        origin.break_off();
+        finish(&mut browser, &origin.file());
+    }
+    stop(solo);
+    pair.stop();
+}

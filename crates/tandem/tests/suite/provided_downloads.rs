@@ -1,0 +1,125 @@
+//! Downloads over a transport that another crate provides, whose path breaks: the rest arrives over
+//! TCP, or over another session.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::NAME;
+use crate::certificates::Certificates;
+use crate::file_origin::{FileOrigin, FileRules, start_of};
+use crate::harness::{Client, Scene, request};
+use crate::provided::{start_client, start_gateway, stop};
+use crate::provided_ways::Ways;
+
+/// Requests a file, and reads its first half.
+fn begin(http: SocketAddr, origin: &FileOrigin) -> Client {
+    let mut browser = Client::to(http);
+    browser.send(request("GET", &origin.url(), ""));
+    assert_eq!(browser.head().unwrap().status, 200);
+    let half = origin.file().len() / 2;
+    assert!(browser.read_exact(half) == origin.file()[..half]);
+    browser
+}
+
+/// Reads the second half of a file. Returns the longest time between two pieces.
+fn finish(browser: &mut Client, origin: &FileOrigin) -> Duration {
+    let half = origin.file().len() / 2;
+    let (mut rest, mut longest) = (Vec::new(), Duration::ZERO);
+    while rest.len() < half {
+        let begun = Instant::now();
+        rest.extend(browser.read_exact((half - rest.len()).min(1024)));
+        longest = longest.max(begun.elapsed());
+    }
+    assert!(rest == origin.file()[half..]);
+    longest
+}
+
+#[test]
+fn download_goes_on_over_tcp_when_udp_breaks() {
+    let ways = Ways::start("download-broken", false);
+    let origin = FileOrigin::start(FileRules::default());
+    let mut browser = begin(ways.http, &origin);
+    assert_eq!(origin.range(), None);
+    assert!(ways.is_over_udp());
+    ways.network.blocked.store(true, Ordering::SeqCst);
+    ways.network.mute();
+    let longest = finish(&mut browser, &origin);
+    println!("{NAME}: the next byte came after {longest:?}");
+    assert!(start_of(origin.range()) >= origin.file().len() / 2);
+    assert!(origin.is_done(), "one request suffices");
+    assert!(ways.is_over_tcp());
+    ways.stop();
+}
+
+#[test]
+fn download_goes_on_over_tcp_where_udp_is_throttled() {
+    let ways = Ways::start("download-throttled", false);
+    let origin = FileOrigin::start(FileRules {
+        size: 4 << 20,
+        ..FileRules::default()
+    });
+    let mut browser = Client::to(ways.http);
+    browser.send(request("GET", &origin.url(), ""));
+    assert_eq!(browser.head().unwrap().status, 200);
+    assert!(ways.is_over_udp());
+    ways.network.policed.store(32_000, Ordering::SeqCst);
+    let begun = Instant::now();
+    assert!(browser.read_exact(4 << 20) == origin.file());
+    println!("{NAME}: the throttled download took {:?}", begun.elapsed());
+    assert_eq!(origin.range(), None);
+    start_of(origin.range());
+    assert!(ways.is_over_tcp());
+    ways.stop();
+}
+
+#[test]
+fn download_without_a_strong_tag_waits_for_udp() {
+    let ways = Ways::start("download-weak", false);
+    let origin = FileOrigin::start(FileRules {
+        is_strong: false,
+        ..FileRules::default()
+    });
+    let mut browser = begin(ways.http, &origin);
+    ways.network.blocked.store(true, Ordering::SeqCst);
+    // The path is dead meanwhile, and TCP has answered.
+    std::thread::sleep(Duration::from_secs(1));
+    ways.network.blocked.store(false, Ordering::SeqCst);
+    finish(&mut browser, &origin);
+    assert_eq!(origin.range(), None);
+    assert!(origin.is_done(), "nothing was requested again");
+    ways.stop();
+}
+
+#[test]
+fn slow_origin_keeps_its_download_on_udp() {
+    const SIZE: usize = 1000;
+    let ways = Ways::start("download-slow", false);
+    let origin = Scene::new(|_, mut origin| {
+        let request = origin.request().expect("a request");
+        assert!(request.field("range").is_none(), "nothing broke");
+        origin.send("HTTP/1.1 200 OK\r\nETag: \"1\"\r\nContent-Length: 1000\r\n\r\n");
+        for _ in 0..2 {
+            origin.send([b'x'; SIZE / 2]);
+            std::thread::sleep(Duration::from_secs(3));
+        }
+    });
+    let answer = Client::to(ways.http).get(&origin.url("/"));
+    assert_eq!(answer.body, [b'x'; SIZE]);
+    assert!(ways.is_over_udp());
+    ways.stop();
+}
+
+#[test]
+fn download_survives_a_restart_of_the_gateway() {
+    let certificates = Certificates::new(&format!("{NAME}-download-restart"));
+    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+    let (client, http) = start_client(&certificates, address, |_| {});
+    let origin = FileOrigin::start(FileRules::default());
+    let mut browser = begin(http, &origin);
+    stop([gateway]);
+    std::thread::sleep(Duration::from_secs(1));
+    let (again, _) = start_gateway(&certificates, address.port(), |_| {});
+    finish(&mut browser, &origin);
+    stop([client, again]);
+}
