@@ -50,6 +50,14 @@ pub(crate) fn is_framed(request: &RequestHead) -> bool {
     matches!(destination, Some(b"iframe" | b"frame"))
 }
 
+/// Returns whether a request surely asks for a document or object inside another document. It may
+/// be sandboxed, by the element or by a document around it, which the request does not show.
+pub(crate) fn is_nested(request: &RequestHead) -> bool {
+    let destination = request.fields.get("sec-fetch-dest");
+    let is_element = matches!(destination, Some(b"object" | b"embed" | b"fencedframe"));
+    is_element || is_framed(request)
+}
+
 /// Returns whether a request comes from a tool such as `curl`, as far as its fields show. Such a
 /// request takes any type, and names no page and no purpose. The requests of scripts name the page,
 /// unless its policy forbids that.

@@ -43,7 +43,9 @@ const DESTINATIONS: [&str; 23] = [
 /// The modes of requests that a push can answer (Fetch standard, section 2.2.5, "mode").
 const MODES: [&str; 4] = ["cors", "navigate", "no-cors", "same-origin"];
 
-const SITES: [&str; 4] = ["cross-site", "none", "same-origin", "same-site"];
+pub(super) const CROSS_SITE: &str = "cross-site";
+
+const SITES: [&str; 4] = [CROSS_SITE, "none", "same-origin", "same-site"];
 
 /// The metadata of one request. Each text is one of the lists above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,7 +196,7 @@ pub(super) fn site_between(document: &str, target: &str) -> Option<&'static str>
         match is_same_scheme && is_same_site(authority, target_authority) {
             true if authority.eq_ignore_ascii_case(target_authority) => "same-origin",
             true => "same-site",
-            false => "cross-site",
+            false => CROSS_SITE,
         },
     )
 }

@@ -6,10 +6,10 @@ use tandem_http::{Fields, RequestHead, Scheme};
 use tandem_preload::{Kind, Need, Referrer, split};
 
 use super::content_security::kind_of;
-use super::metadata::{Metadata, has_metadata, site_between};
+use super::metadata::{CROSS_SITE, Metadata, has_metadata, site_between};
 use super::referrer::referrer;
 use super::script_fields::ScriptFields;
-use super::{is_framed, is_navigation};
+use super::{is_navigation, is_nested};
 use crate::browser_fields::{INHERITED_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
 use crate::cookies::{CookieChanges, cookies_of};
 use crate::site::{host_of, is_loopback, is_same_site};
@@ -82,6 +82,10 @@ pub fn request_for(
         // Fetch standard, section 3.1, "append a request `Origin` header", for the mode `cors`.
         fields.push("origin", format!("{document_scheme}://{document_host}"));
     }
+    if need.by_cors && is_nested(page.request) {
+        // The origin of a sandboxed document is `null`.
+        return None;
+    }
     // The referrer of a request by a style sheet or module is that sheet or module (Fetch standard,
     // "fetch a CSS style resource"; HTML standard, "fetch the descendants of a module script").
     let source = need.via.as_deref().unwrap_or(document);
@@ -121,6 +125,11 @@ fn metadata(need: &Need, page: &FetchClient<'_>) -> Option<Metadata> {
         Some(sheet) if is_by(page.request, b"Firefox/") => site_in_firefox(need, page, sheet),
         _ => site_to_document(need, page),
     }?;
+    // A sandboxed document is another site for all resources, whose requests have no cookies with
+    // `SameSite`.
+    if is_nested(page.request) && site != CROSS_SITE {
+        return None;
+    }
     match page.leads_on {
         true => Some(Metadata::of_link(site)),
         false => Metadata::of_need(need, site),
@@ -153,14 +162,14 @@ fn site_to_document(need: &Need, page: &FetchClient<'_>) -> Option<&'static str>
     let document = match &need.frame {
         Some(frame) => frame,
         // The page is the frame itself, and not the document that has caused its request.
-        None if is_framed(request) => &*requested,
+        None if is_nested(request) => &*requested,
         None => page.document,
     };
     let site = site_between(document, &need.url)?;
     // The referrer of a part may be another part. The browser's own request then contradicts it.
     let own_site = request.fields.get("sec-fetch-site");
     let is_document_known = need.frame.is_some()
-        || is_framed(request)
+        || is_nested(request)
         || is_navigation(request)
         || own_site == Some(b"none")
         || site_between(document, &requested).map(str::as_bytes) == own_site;

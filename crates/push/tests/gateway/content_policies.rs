@@ -398,9 +398,9 @@ fn base_that_a_policy_forbids_is_ignored() {
 /// Browsers do not show such a frame, so they request none of its resources.
 #[test]
 fn frame_that_forbids_frames_has_no_resources() {
-    let frame = |name, value| {
+    let frame = |image, name, value| {
         let meta = "<meta http-equiv=Content-Security-Policy content=\"font-src 'self'\">";
-        html(&format!("{meta}<img src=/i.png>")).with(name, value)
+        html(&format!("{meta}<img src={image}>")).with(name, value)
     };
     for (name, value, count) in [
         ("x-frame-options", "SAMEORIGIN", 2),
@@ -411,10 +411,12 @@ fn frame_that_forbids_frames_has_no_resources() {
         let url = "http://a.test/f";
         let found = load(
             html("<iframe src=f></iframe>"),
-            &[(url, frame(name, value))],
+            &[(url, frame("/i.png", name, value))],
         );
         assert_eq!(found.len(), count, "pushed: {name} {value}");
-        let mut pair = Pair::new(&[(PAGE, html("")), (url, frame(name, value))]);
+        let foreign = frame("http://b.test/i.png", name, value);
+        let mut pair = Pair::new(&[(PAGE, html("")), (url, foreign)]);
+        pair.begin_visit("b.test");
         asked(&mut pair, NAVIGATION);
         let fields = [
             ("accept", "text/html"),

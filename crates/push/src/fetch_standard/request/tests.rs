@@ -322,9 +322,6 @@ fn site_is_that_of_the_document_if_it_is_known() {
     // The document is another one than the referrer of the style sheet.
     assert_eq!(style("style no-cors same-origin"), None);
     let frame = "https://b.test/frame";
-    let own = Some("same-origin".to_owned());
-    let framed = "iframe navigate cross-site";
-    assert_eq!(of("https://b.test/x", None, frame, page, framed), own);
     let mut inner = need("https://b.test/x", Kind::Image);
     inner.frame = Some(frame.into());
     let inner = metadata_of(&inner, page, page, link);
@@ -409,5 +406,24 @@ fn site_of_a_resource_of_a_style_sheet_depends_on_the_browser() {
             let site = text.as_deref().and_then(|text| text.rsplit(' ').next());
             assert_eq!(site, expected, "{agent} {kind:?} {url} {sheet} {requested}");
         }
+    }
+}
+
+/// A frame that the browser requests may be sandboxed.
+#[test]
+fn resources_of_a_nested_document_are_foreign_or_unknown() {
+    let page = "https://a.test/page";
+    let frame = "https://b.test/frame";
+    for destination in ["iframe", "frame", "object", "embed", "fencedframe"] {
+        let own = format!("{destination} navigate cross-site");
+        let of = |url: &str| metadata_of(&need(url, Kind::Image), frame, page, &own);
+        let foreign = of("https://c.test/x");
+        assert_eq!(foreign.as_deref(), Some("image no-cors cross-site"));
+        for url in ["https://b.test/x", "https://i.b.test/x"] {
+            assert_eq!(of(url), None, "{destination} {url}");
+        }
+        let mut font = need("https://c.test/x", Kind::Font);
+        (font.anonymous, font.by_cors) = (true, true);
+        assert_eq!(metadata_of(&font, frame, page, &own), None, "{destination}");
     }
 }
