@@ -159,12 +159,7 @@ fn site_in_firefox(need: &Need, page: &FetchClient<'_>, sheet: &str) -> Option<&
 fn site_to_document(need: &Need, page: &FetchClient<'_>) -> Option<&'static str> {
     let request = page.request;
     let requested = format!("{}://{}/", request.scheme.as_str(), request.authority);
-    let document = match &need.frame {
-        Some(frame) => frame,
-        // The page is the frame itself, and not the document that has caused its request.
-        None if is_nested(request) => &*requested,
-        None => page.document,
-    };
+    let document = need.frame.as_deref().unwrap_or(page.document);
     let site = site_between(document, &need.url)?;
     // The referrer of a part may be another part. The browser's own request then contradicts it.
     let own_site = request.fields.get("sec-fetch-site");

@@ -90,6 +90,31 @@ fn resources_have_the_metadata_of_their_use() {
     }
 }
 
+/// A frame that the browser requests is the document of its resources, and not the page around it.
+#[test]
+fn resources_of_a_requested_frame_name_the_frame() {
+    let frame = "https://a.test/frame";
+    let body = "<img src=https://b.test/x.png><img src=/own.png>";
+    let mut pair = Pair::new(&[(frame, html(body))]);
+    pair.serve("https://b.test/first", image());
+    pair.load("https://b.test/first", &[]);
+    let mut fields = with("iframe", "navigate", "same-site");
+    let page = "https://b.a.test/page";
+    fields.extend([
+        ("accept", "text/html"),
+        ("referer", page),
+        ("cookie", "a=b"),
+    ]);
+    pair.send(frame, &fields);
+    pair.run();
+    let asked = pair.take_asked();
+    let urls: Vec<_> = asked.iter().map(|asked| asked.url.as_str()).collect();
+    assert_eq!(urls, [frame, "https://b.test/x.png"]);
+    let image = asked_of(&asked, "https://b.test/x.png");
+    assert_eq!(image.field("referer").as_deref(), Some("https://a.test/"));
+    assert_eq!(metadata(&image.fields), "image no-cors cross-site");
+}
+
 #[test]
 fn redirects_repeat_the_metadata() {
     let link = navigation();

@@ -412,11 +412,10 @@ fn site_of_a_resource_of_a_style_sheet_depends_on_the_browser() {
 /// A frame that the browser requests may be sandboxed.
 #[test]
 fn resources_of_a_nested_document_are_foreign_or_unknown() {
-    let page = "https://a.test/page";
     let frame = "https://b.test/frame";
     for destination in ["iframe", "frame", "object", "embed", "fencedframe"] {
         let own = format!("{destination} navigate cross-site");
-        let of = |url: &str| metadata_of(&need(url, Kind::Image), frame, page, &own);
+        let of = |url: &str| metadata_of(&need(url, Kind::Image), frame, frame, &own);
         let foreign = of("https://c.test/x");
         assert_eq!(foreign.as_deref(), Some("image no-cors cross-site"));
         for url in ["https://b.test/x", "https://i.b.test/x"] {
@@ -424,6 +423,10 @@ fn resources_of_a_nested_document_are_foreign_or_unknown() {
         }
         let mut font = need("https://c.test/x", Kind::Font);
         (font.anonymous, font.by_cors) = (true, true);
-        assert_eq!(metadata_of(&font, frame, page, &own), None, "{destination}");
+        assert_eq!(
+            metadata_of(&font, frame, frame, &own),
+            None,
+            "{destination}"
+        );
     }
 }

@@ -66,6 +66,11 @@ fn initiator_is_the_referrer_of_a_part() {
     );
     assert_eq!(of(&[("origin", "http://c.test")]), "http://c.test/");
     assert_eq!(of(&[("origin", "null")]), "http://a.test/page");
+    for destination in ["iframe", "object"] {
+        let fields = [("sec-fetch-dest", destination), referer];
+        assert_eq!(of(&fields), "http://a.test/page", "{destination}");
+        assert!(page_with(&fields).is_document());
+    }
     assert_eq!(
         of(&[("origin", "http://c.test"), referer]),
         "http://b.test/page"
