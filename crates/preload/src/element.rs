@@ -421,7 +421,10 @@ impl Page {
         } else if has("icon") {
             self.icon(attributes, sink);
         } else if has("prefetch") {
-            let kind = kind_of(&attributes.text(Name::As)).unwrap_or(Kind::Other);
+            // `as=image` is no lazy image, which has the same urgency.
+            let kind = kind_of(&attributes.text(Name::As))
+                .filter(|kind| *kind != Kind::Image)
+                .unwrap_or(Kind::Other);
             sink.offer(
                 &attributes.text(Name::Href),
                 Ask::new(kind, urgency::PREFETCH).cors(cors(attributes)),

@@ -84,13 +84,16 @@ impl Metadata {
     }
 
     /// Returns the metadata of the browser's request for a need of a page; `None` if they are
-    /// unknown. `site` is the relation of the need to the document. Sections 2.1 to 2.4 define the
-    /// fields, and section 2.2.5 of the Fetch standard defines destination and mode.
-    pub(super) fn of_need(need: &Need, site: &'static str) -> Option<Self> {
+    /// unknown. `site` is the relation of the need to the document, and `is_nested` tells that the
+    /// page is a document inside another one. Sections 2.1 to 2.4 define the fields, and section
+    /// 2.2.5 of the Fetch standard defines destination and mode.
+    pub(super) fn of_need(need: &Need, site: &'static str, is_nested: bool) -> Option<Self> {
         let is_late = need.urgency >= LAZY;
         let destination = match need.kind {
-            // `meta refresh` leads the page itself to another document.
-            Kind::Document if need.urgency == 0 && need.frame.is_none() => "document",
+            // `meta refresh` leads a document to another one in its place.
+            Kind::Document if need.urgency == 0 && need.frame.is_none() && !is_nested => "document",
+            // This is a lazy frame, a later `meta refresh`, or a document for a later page.
+            Kind::Document if is_late => return None,
             Kind::Document => "iframe",
             Kind::Image => "image",
             // Other late resources are those of `rel=prefetch`.
@@ -252,7 +255,7 @@ mod tests {
     }
 
     fn text_of(need: &Need) -> Option<String> {
-        Metadata::of_need(need, "same-site").map(Metadata::encode)
+        Metadata::of_need(need, "same-site", false).map(Metadata::encode)
     }
 
     #[test]
@@ -269,12 +272,7 @@ mod tests {
             (Kind::Fetch, 3, true, Some("empty cors same-site")),
             (Kind::Fetch, 3, false, Some("empty no-cors same-site")),
             (Kind::Document, 4, false, Some("iframe navigate same-site")),
-            (
-                Kind::Document,
-                LAZY,
-                false,
-                Some("iframe navigate same-site"),
-            ),
+            (Kind::Document, LAZY, false, None),
             (
                 Kind::Document,
                 0,
@@ -296,6 +294,9 @@ mod tests {
             text_of(&refresh).as_deref(),
             Some("iframe navigate same-site")
         );
+        refresh.frame = None;
+        let nested = Metadata::of_need(&refresh, "same-site", true).map(Metadata::encode);
+        assert_eq!(nested.as_deref(), Some("iframe navigate same-site"));
         let other = |path: &str| text_of(&need(&format!("http://a{path}"), Kind::Other, 4));
         assert_eq!(other("/x.css").as_deref(), Some("style no-cors same-site"));
         assert_eq!(other("/x.html"), None);

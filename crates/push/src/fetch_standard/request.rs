@@ -132,7 +132,7 @@ fn metadata(need: &Need, page: &FetchClient<'_>) -> Option<Metadata> {
     }
     match page.leads_on {
         true => Some(Metadata::of_link(site)),
-        false => Metadata::of_need(need, site),
+        false => Metadata::of_need(need, site, is_nested(page.request)),
     }
 }
 

@@ -115,6 +115,26 @@ fn resources_of_a_requested_frame_name_the_frame() {
     assert_eq!(metadata(&image.fields), "image no-cors cross-site");
 }
 
+/// Frames, later refreshes and documents for later pages differ in their metadata.
+#[test]
+fn late_document_is_left_to_the_browser() {
+    let body = "<iframe loading=lazy src=/a></iframe><meta http-equiv=refresh content='3; url=/b'>\
+                <link rel=prefetch as=document href=/c><link rel=prefetch as=image href=/d>\
+                <img loading=lazy src=/e>";
+    let mut pair = Pair::new(&[(PAGE, html(body))]);
+    pair.send(PAGE, &navigation());
+    pair.run();
+    let asked = pair.take_asked();
+    let found = asked[1..].iter().map(|asked| asked.url.as_str());
+    assert_eq!(
+        Vec::from_iter(found),
+        ["https://a.test/d", "https://a.test/e"]
+    );
+    let of = |url| metadata_of(&asked, url);
+    assert_eq!(of("https://a.test/d"), "empty no-cors same-origin");
+    assert_eq!(of("https://a.test/e"), "image no-cors same-origin");
+}
+
 #[test]
 fn redirects_repeat_the_metadata() {
     let link = navigation();
