@@ -196,7 +196,11 @@ impl DocumentReader {
                     scanner
                 }
             }
-            DocumentType::Style => Scanner::css(url)?.page(page).referrer(policy),
+            DocumentType::Style => {
+                // A style sheet does not inherit the policy of its document, and a module does.
+                let policy = referrer_policy(head).unwrap_or_default();
+                Scanner::css(url)?.page(page).referrer(Some(policy))
+            }
             DocumentType::Script => Scanner::script(url)?.page(page).referrer(policy),
         };
         let scan = Scan {

@@ -1,6 +1,6 @@
 //! Scenes of the fields in the gateway's requests: cookies and referrers.
 
-use crate::origin::redirect;
+use crate::origin::{page, redirect};
 use crate::pair::Pair;
 use crate::{NAVIGATION, asked_of, html};
 
@@ -74,6 +74,41 @@ fn meta_and_element_policies_hold_for_pushes() {
         ("page", None),
         ("a.png", None),
         ("b.png", Some("http://a.test/")),
+    ] {
+        let asked = asked_of(&asked, &format!("http://a.test/{name}"));
+        assert_eq!(asked.field("referer").as_deref(), expected, "{name}");
+    }
+}
+
+/// A module inherits the policy of its document, and a style sheet does not.
+#[test]
+fn style_sheets_have_a_policy_of_their_own() {
+    let body = "<link rel=stylesheet href=/s.css><link rel=stylesheet href=/t.css>\
+                <script type=module src=/m.js></script>";
+    let sheet = |image: &str| page("text/css", &format!("p {{ background: url({image}) }}"));
+    let mut pair = Pair::new(&[
+        (
+            "http://a.test/page",
+            html(body).with("referrer-policy", "no-referrer"),
+        ),
+        ("http://a.test/s.css", sheet("s.png")),
+        (
+            "http://a.test/t.css",
+            sheet("t.png").with("referrer-policy", "origin"),
+        ),
+        (
+            "http://a.test/m.js",
+            page("text/javascript", "import './n.js'"),
+        ),
+    ]);
+    pair.send("http://a.test/page", NAVIGATION);
+    pair.run();
+    let asked = pair.take_asked();
+    for (name, expected) in [
+        ("s.css", None),
+        ("s.png", Some("http://a.test/s.css")),
+        ("t.png", Some("http://a.test/")),
+        ("n.js", None),
     ] {
         let asked = asked_of(&asked, &format!("http://a.test/{name}"));
         assert_eq!(asked.field("referer").as_deref(), expected, "{name}");
