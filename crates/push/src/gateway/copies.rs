@@ -29,7 +29,7 @@ use super::visitors::visited_site;
 use crate::client::not_modified;
 use crate::response_rules::{CopyLifetime, browser_reuse, may_be_pushed};
 use crate::url;
-use crate::wire::{ASKED_FIELD, NEXT_PAGE_FIELD, RequestHashes, url_hash};
+use crate::wire::NEXT_PAGE_FIELD;
 
 /// The part of a lifetime by which a copy may seem younger than it is. The clocks of origins differ
 /// a little, and a load takes some time.
@@ -153,11 +153,7 @@ impl Gateway {
         if self.is_outdated(id, &request) {
             return;
         }
-        let target = PushTarget {
-            hash: url_hash(&request),
-            asked: RequestHashes::of(&request.fields),
-            url: need.url.as_str().into(),
-        };
+        let target = PushTarget::of(need.url.as_str().into(), &request);
         if self.requested.contains(&target.hash)
             || self.cache.is_uncheckable(target.hash)
             || self.unreported.len() >= self.config.unreported
@@ -261,7 +257,8 @@ impl Gateway {
             return Err(PushError::Forbidden);
         };
         fetch.reported = true;
-        let (hash, asked, is_next) = (fetch.target.hash, fetch.target.asked, fetch.is_next);
+        let (target, is_next) = (fetch.target.clone(), fetch.is_next);
+        let (hash, asked) = (target.hash, target.asked);
         let unix_time = self.clock.unix_time(now);
         let (reuse, receipt) = (browser_reuse(head, unix_time), Receipt::at(unix_time));
         if let Some(push) = self.unreported.get_mut(&hash)
@@ -282,7 +279,7 @@ impl Gateway {
             self.repeats.begin(now, begun, head, 0);
         }
         *head = not_modified(head);
-        head.fields.set(ASKED_FIELD, asked.encode());
+        target.describe(head);
         if is_next {
             head.fields.set(NEXT_PAGE_FIELD, "1");
         }

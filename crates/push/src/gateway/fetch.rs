@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use tandem_http::RequestHead;
+use tandem_http::{RequestHead, ResponseHead};
 
 use super::document::{DocumentReader, Purpose};
 use super::fetch_phase::FetchPhase;
 use super::fetch_queue::Turn;
 use super::table::PageId;
-use crate::wire::RequestHashes;
+use crate::fetch_standard::Metadata;
+use crate::wire::{ASKED_AS_FIELD, ASKED_FIELD, RequestHashes, url_hash};
 
 /// The length in bytes of one pushed body, beyond which only a request for it keeps it alive.
 pub(super) const MAX_PUSH_BYTES: u64 = 4 << 20;
@@ -22,6 +23,30 @@ pub(super) struct PushTarget {
     pub(super) hash: u32,
     /// The hashes of the request's fields.
     pub(super) asked: RequestHashes,
+    /// The metadata of the request, if it has any.
+    pub(super) metadata: Option<Metadata>,
+}
+
+impl PushTarget {
+    /// Returns the target of a request for `url`.
+    pub(super) fn of(url: Arc<str>, request: &RequestHead) -> Self {
+        Self {
+            url,
+            hash: url_hash(request),
+            asked: RequestHashes::of(&request.fields),
+            metadata: Metadata::of(&request.fields),
+        }
+    }
+
+    /// Tells the client in the head of the push what the request had, and removes fields of these
+    /// names that the origin has sent.
+    pub(super) fn describe(&self, head: &mut ResponseHead) {
+        head.fields.set(ASKED_FIELD, self.asked.encode());
+        match self.metadata {
+            Some(metadata) => head.fields.set(ASKED_AS_FIELD, metadata.encode()),
+            None => drop(head.fields.remove(ASKED_AS_FIELD)),
+        }
+    }
 }
 
 /// The progress of the stream that carries a push to the client.

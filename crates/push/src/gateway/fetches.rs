@@ -18,12 +18,12 @@ use super::predictor::Predictor;
 use super::repeats::Begun;
 use super::session::Gateway;
 use super::table::FetchId;
-use crate::fetch_standard::{Metadata, is_navigation};
+use crate::fetch_standard::is_navigation;
 use crate::response_rules::{
     KeptCopy, Reuse, browser_reuse, copy_lifetime, is_redirect, may_be_handed_over, may_be_pushed,
     redirect_target,
 };
-use crate::wire::{ASKED_AS_FIELD, ASKED_FIELD, NEXT_PAGE_FIELD, url_hash};
+use crate::wire::{NEXT_PAGE_FIELD, url_hash};
 
 /// The requests that the response of a push may serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,8 +94,6 @@ impl Gateway {
             self.note_reuse(now, id, reuse);
         }
         self.begin_push(id, head);
-        let request = self.fetches.get(id).and_then(|it| it.request.as_ref());
-        let metadata = request.and_then(|request| Metadata::of(&request.fields));
         if reuse == Reuse::Fresh {
             self.begin_repeat(now, id, head);
         }
@@ -104,10 +102,7 @@ impl Gateway {
             Delivery::Kept | Delivery::HandedOver => self.hold_body(now, id, head),
         }
         if let Some(fetch) = self.fetches.get(id) {
-            head.fields.set(ASKED_FIELD, fetch.target.asked.encode());
-            if let Some(metadata) = metadata {
-                head.fields.set(ASKED_AS_FIELD, metadata.encode());
-            }
+            fetch.target.describe(head);
             if fetch.is_next {
                 head.fields.set(NEXT_PAGE_FIELD, "1");
             }

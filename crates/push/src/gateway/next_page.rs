@@ -34,7 +34,7 @@ use crate::fetch_standard::{is_navigation, referrer_policy};
 use crate::next_pages::NextPage;
 use crate::response_rules::may_be_pushed;
 use crate::url;
-use crate::wire::{Fate, NextPush, RequestHashes, Treatment, url_hash};
+use crate::wire::{Fate, NextPush, Treatment, url_hash};
 
 /// The time after which a page that still loads gets no next documents.
 const MAX_LOAD: Duration = Duration::from_secs(30);
@@ -200,11 +200,7 @@ impl Gateway {
         if !self.next.covers(price) || self.unreported.len() >= self.config.unreported {
             return;
         }
-        let target = PushTarget {
-            hash,
-            asked: RequestHashes::of(&request.fields),
-            url: Arc::clone(&document.url),
-        };
+        let target = PushTarget::of(Arc::clone(&document.url), &request);
         request.method = method;
         let page = self.pages.get_mut(id);
         if page.is_none_or(|page| !page.spend_promise(&need, &request)) {

@@ -16,7 +16,6 @@ use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId, ResponseId};
 use crate::fetch_standard::{is_navigation, target_origin};
 use crate::url;
-use crate::wire::{RequestHashes, url_hash};
 
 /// The source of a need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,11 +188,7 @@ impl Gateway {
         if self.is_outdated(id, &request) {
             return;
         }
-        let target = PushTarget {
-            hash: url_hash(&request),
-            asked: RequestHashes::of(&request.fields),
-            url: need.url.as_str().into(),
-        };
+        let target = PushTarget::of(need.url.as_str().into(), &request);
         if self.requested.contains(&target.hash) || self.cache.is_unpushable(target.hash) {
             return;
         }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tandem_push::wire::ASKED_AS_FIELD;
+
 use crate::copies::{
     ALWAYS, CONDITIONAL, COPY, HOUR, HOURLY, LOADED, MINUTE, NAVIGATION, PAGE, PLAIN, asked, get,
     head, image, machine, pass, promises, returning_to, unmodified,
@@ -169,5 +171,34 @@ fn failed_check_is_passed_to_no_stream() {
         response.fields.push(field.0, field.1);
         let passed = gateway.handle_fetch_head(now, checks[0].fetch, &mut response, None);
         assert_eq!(passed.is_ok(), is_passed, "{status} {field:?}");
+    }
+}
+
+/// In SPDY the client learns the metadata of a request from the head of its push.
+#[test]
+fn head_of_a_check_tells_its_metadata() {
+    let page = [
+        ("sec-fetch-dest", "document"),
+        ("sec-fetch-mode", "navigate"),
+        ("sec-fetch-site", "none"),
+    ];
+    for (fields, expected) in [
+        (
+            [&page[..], CONDITIONAL].concat(),
+            Some("image no-cors same-origin"),
+        ),
+        (CONDITIONAL.to_vec(), None),
+    ] {
+        let (mut gateway, mut needs, now) = machine(Some(true));
+        pass(&mut gateway, &mut needs, PAGE, &fields, &unmodified());
+        let checks = promises(&mut gateway);
+        gateway.queue_fetch(now, checks[0].fetch);
+        let mut response = tandem_http::ResponseHead::new(200);
+        response.fields.push("etag", "\"1\"");
+        response.fields.push(ASKED_AS_FIELD, "style no-cors none");
+        let passed = gateway.handle_fetch_head(now, checks[0].fetch, &mut response, None);
+        assert!(passed.is_ok());
+        let told = response.fields.get(ASKED_AS_FIELD);
+        assert_eq!(told, expected.map(str::as_bytes));
     }
 }

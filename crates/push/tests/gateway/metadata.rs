@@ -4,12 +4,14 @@
 use std::time::Duration;
 
 use tandem_http::{Fields, Method};
-use tandem_push::wire::NextPush;
+use tandem_push::gateway::{Carrier, Config};
+use tandem_push::wire::{ASKED_AS_FIELD, NextPush};
 
 use crate::both::PROMISES;
 use crate::needs::Needs;
 use crate::origin::{page, redirect};
 use crate::pair::{Asked, Pair};
+use crate::scene::{self, Scene};
 use crate::{asked_of, html, image};
 
 const PAGE: &str = "https://a.test/page";
@@ -133,6 +135,33 @@ fn late_document_is_left_to_the_browser() {
     let of = |url| metadata_of(&asked, url);
     assert_eq!(of("https://a.test/d"), "empty no-cors same-origin");
     assert_eq!(of("https://a.test/e"), "image no-cors same-origin");
+}
+
+/// The gateway forgets the request of a push when one with an unsafe method changes the site. A
+/// field of the origin with that name is removed.
+#[test]
+fn head_of_a_push_tells_its_metadata() {
+    for (fields, expected) in [
+        (navigation(), Some("image no-cors same-origin")),
+        (vec![("accept", "text/html")], None),
+    ] {
+        for is_changed in [false, true] {
+            let mut scene = Scene::new(Config::default());
+            let page = scene.ask("/page", &fields);
+            scene.head(page, &mut scene::head(200, scene::HTML));
+            scene.gateway.handle_data(page, b"<img src=/a.png>");
+            let fetch = scene.promises(Carrier::Response(page))[0];
+            if is_changed {
+                scene.gateway.handle_unsafe_request();
+            }
+            let mut head = scene::head(200, &[(ASKED_AS_FIELD, "style no-cors none")]);
+            let now = scene.now;
+            let passed = scene.gateway.handle_fetch_head(now, fetch, &mut head, None);
+            assert!(passed.is_ok());
+            let told = head.fields.get(ASKED_AS_FIELD);
+            assert_eq!(told, expected.map(str::as_bytes), "{is_changed}");
+        }
+    }
 }
 
 #[test]
