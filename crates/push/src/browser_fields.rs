@@ -42,3 +42,35 @@ pub(crate) const BROWSER_FIELDS: [&str; 21] = [
     "via",
     "x-moz",
 ];
+
+/// The other fields that the gateway's request for the target of a redirect repeats.
+const REPEATED_FIELDS: [&str; 7] = [
+    "accept",
+    "cookie",
+    "referer",
+    "sec-fetch-dest",
+    "sec-fetch-mode",
+    "sec-fetch-site",
+    "sec-fetch-user",
+];
+
+/// The fields that the request for the target need not repeat. Browsers do not repeat the
+/// conditions and directives of caches, and responses depend on the rest only if `Vary` says so.
+const UNREPEATED_FIELDS: [&str; 8] = [
+    "cache-control",
+    "if-modified-since",
+    "if-none-match",
+    "pragma",
+    "priority",
+    "te",
+    "upgrade-insecure-requests",
+    "via",
+];
+
+/// Returns the names of the fields that a request may have so that the gateway can make the one for
+/// the target of its redirect. The browser repeats any other field, such as `Origin` or a client
+/// hint that the origin has asked for.
+pub(crate) fn repeatable_fields() -> impl Iterator<Item = &'static str> {
+    let lists = [&INHERITED_FIELDS[..], &REPEATED_FIELDS, &UNREPEATED_FIELDS];
+    lists.into_iter().flatten().copied()
+}

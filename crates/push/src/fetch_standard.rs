@@ -14,7 +14,7 @@ use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{Fields, RequestHead};
 
 pub use crate::browser_fields::INHERITED_FIELDS;
-use crate::browser_fields::{BROWSER_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
+use crate::browser_fields::{BROWSER_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST, repeatable_fields};
 use crate::wire::OPENED_FIELD;
 pub(crate) use content_security::{
     ContentSecurity, content_policies, forbids_framing, permits_base, policy_nonce,
@@ -72,6 +72,14 @@ pub(crate) fn is_of_tool(request: &RequestHead) -> bool {
 /// says.
 pub fn has_only_browser_fields(fields: &Fields) -> bool {
     fields.iter().all(|field| is_browser_field(field.name))
+}
+
+/// Returns whether the gateway can make the request that follows a redirect of a request with these
+/// fields.
+pub(crate) fn is_repeatable(fields: &Fields) -> bool {
+    let may_be = |name: &[u8]| repeatable_fields().any(|it| it.as_bytes() == name);
+    let mut fields = fields.iter();
+    fields.all(|field| field.name == OPENED_FIELD.as_bytes() || may_be(field.name))
 }
 
 /// Returns whether browsers set a field themselves, or the client sets it for the gateway.

@@ -14,9 +14,7 @@ use super::predictor::{Learned, Returning};
 use super::session::Gateway;
 use super::session_cookies::Cookies;
 use super::table::{PageId, ResponseId};
-use crate::fetch_standard::{
-    has_only_browser_fields, is_navigation, is_of_tool, referrer_after_redirect,
-};
+use crate::fetch_standard::{is_navigation, is_of_tool, is_repeatable, referrer_after_redirect};
 use crate::response_rules::redirect_target;
 use crate::url::is_same_origin;
 use crate::wire::{PUSH_FIELD, Treatment};
@@ -126,10 +124,10 @@ impl Gateway {
     }
 
     /// Handles the head of the response at `url`. The target of a redirect is promised if it has
-    /// the same origin, and if the request that was redirected is known and has only fields that
-    /// browsers set. The cookies of any other origin are unknown, and a request without them can
-    /// spend a URL that is good for one request.
-    /// The first other head of the page lets the needs of other users be promised.
+    /// the same origin, and if the request that was redirected is known and can be repeated. The
+    /// cookies of any other origin are unknown, and a request that lacks a field can spend a URL
+    /// that is good for one request. The first other head of the page lets the needs of other users
+    /// be promised.
     pub(super) fn locate(
         &mut self,
         page: PageId,
@@ -144,9 +142,8 @@ impl Gateway {
             Some((mut target, redirected)) => {
                 record.redirect(url, &target);
                 let is_own = is_same_origin(url, &target.url);
-                // The browser repeats the fields that a script added, and the gateway does not.
-                let is_plain = |it: &&RequestHead| has_only_browser_fields(&it.fields);
-                if let Some(redirected) = redirected.filter(is_plain).filter(|_| is_own)
+                let may_repeat = |it: &&RequestHead| is_own && is_repeatable(&it.fields);
+                if let Some(redirected) = redirected.filter(may_repeat)
                     && let Some((source, policy)) = referrer_after_redirect(redirected, head)
                     && record.follows_redirect(url, &target.url)
                     && record.repeat_metadata(redirected, &target.url)

@@ -165,8 +165,17 @@ fn target_has_the_referrer_of_the_redirected_request() {
 
 /// The browser repeats such a field, so a request without it would only spend the URL.
 #[test]
-fn redirect_of_a_request_with_a_field_of_a_script_is_left_to_the_browser() {
-    for (field, is_followed) in [("x-custom", false), ("dnt", true)] {
+fn redirect_of_a_request_that_cannot_be_repeated_is_left_to_the_browser() {
+    for (field, is_followed) in [
+        ("x-custom", false),
+        ("x-requested-with", false),
+        ("origin", false),
+        ("sec-ch-ua-platform-version", false),
+        ("sec-fetch-storage-access", false),
+        ("dnt", true),
+        ("sec-ch-ua-platform", true),
+        ("upgrade-insecure-requests", true),
+    ] {
         let target = ("http://a.test/once", page("text/plain", "x"));
         let mut pair = Pair::new(&[("http://a.test/go", redirect("/once")), target]);
         pair.send("http://a.test/go", &[("accept", "*/*"), (field, "1")]);

@@ -4,7 +4,7 @@
 use tandem_http::Scheme;
 
 use super::*;
-use crate::browser_fields::{BROWSER_FIELDS, INHERITED_FIELDS};
+use crate::browser_fields::{BROWSER_FIELDS, INHERITED_FIELDS, repeatable_fields};
 
 /// The fields of requests, each with its rule and two values. `None`: a request with the field is
 /// refused.
@@ -589,5 +589,12 @@ proptest::proptest! {
         proptest::prop_assume!(rule_of(name.as_bytes()).is_none());
         let asked = [("accept", "*/*"), (name.as_str(), value.as_str())];
         proptest::prop_assert_eq!(check(&asked, &asked, &[]), Err(Mismatch::UnknownField));
+    }
+}
+
+#[test]
+fn fields_of_repeatable_requests_have_rules() {
+    for name in repeatable_fields() {
+        assert!(rule_of(name.as_bytes()).is_some(), "{name}");
     }
 }
