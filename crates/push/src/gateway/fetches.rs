@@ -14,6 +14,7 @@ use super::fetch_phase::{FetchPhase, Passage, Start};
 use super::fetch_queue::Turn;
 use super::next_page::is_plain_document;
 use super::output::{Order, Output, PushError};
+use super::page::Page;
 use super::predictor::Predictor;
 use super::repeats::Begun;
 use super::session::Gateway;
@@ -435,6 +436,9 @@ impl Gateway {
             .pages
             .get_mut(page)
             .and_then(|page| page.reader(&url, head, purpose.clone()));
+        // The request for the target would lack the fields of the script.
+        let is_by_script = |page: &Page| page.is_by_script(&url);
+        let redirected = redirected.filter(|_| !self.pages.get(page).is_some_and(is_by_script));
         // The target may accept one request only, and the user's browser may request it too.
         let is_left = self.config.audience.leaves_redirects() && purpose.kind() == Kind::Document;
         let target = redirect_target(&url, head).filter(|_| !is_left);

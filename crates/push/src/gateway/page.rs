@@ -378,6 +378,11 @@ impl Page {
         self.scripts = learned.scripts;
     }
 
+    /// Returns whether the request for a URL has fields that scripts choose.
+    pub(super) fn is_by_script(&self, url: &str) -> bool {
+        self.scripts.contains_key(url)
+    }
+
     /// Sets the resources that are promised if scripts name them.
     pub(super) fn set_possible(&mut self, possible: PossibleNeeds) {
         self.possible = possible;

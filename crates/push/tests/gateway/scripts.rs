@@ -5,7 +5,7 @@ use tandem_http::Method;
 use tandem_push::gateway::Config;
 
 use crate::needs::Needs;
-use crate::origin::{Page, page};
+use crate::origin::{Page, page, redirect};
 use crate::pair::Pair;
 use crate::{NAVIGATION, html};
 
@@ -49,6 +49,42 @@ fn data_is_pushed_with_the_fields_of_scripts() {
             assert_eq!(asked.len(), 0);
         }
     }
+}
+
+/// The request for the target would have another `Accept`.
+#[test]
+fn redirect_of_pushed_data_is_left_to_the_browser() {
+    let mut pair = taught(true, ITEMS, &[JSON]);
+    pair.serve(ITEMS, redirect("/v2/items"));
+    let (_, asked) = pair.get(PAGE, NAVIGATION);
+    assert!(asked.contains(&ITEMS.to_owned()), "{asked:?}");
+    let target = "http://a.test/v2/items".to_owned();
+    assert!(!asked.contains(&target), "{asked:?}");
+}
+
+/// Scripts, fonts and others that a page requests from another origin by CORS have `Origin`.
+#[test]
+fn redirect_of_a_push_by_cors_is_left_to_the_browser() {
+    let body = "<script src=http://b.test/old.js crossorigin></script><script src=/c.js></script>";
+    let mut pair = Pair::new(&[
+        (PAGE, html(body)),
+        ("http://b.test/old.js", redirect("/new.js")),
+        ("http://a.test/c.js", redirect("/d.js")),
+    ]);
+    pair.begin_visit("b.test");
+    let asked = pair.load(PAGE, NAVIGATION);
+    assert!(
+        asked.contains(&"http://b.test/old.js".to_owned()),
+        "{asked:?}"
+    );
+    assert!(
+        asked.contains(&"http://a.test/d.js".to_owned()),
+        "{asked:?}"
+    );
+    assert!(
+        !asked.contains(&"http://b.test/new.js".to_owned()),
+        "{asked:?}"
+    );
 }
 
 #[test]
