@@ -174,7 +174,11 @@ fn site_to_document(need: &Need, page: &FetchClient<'_>) -> Option<&'static str>
         let is_part = matches!(kind_of(via), Kind::Style | Kind::Script);
         is_part || site_between(via, &need.url) == Some(site)
     });
-    (is_document_known && is_source_known).then_some(site)
+    // The referrer of a foreign style sheet or script may be another foreign one, whose resources
+    // are not those of the document.
+    let is_foreign_part = page.is_part && own_site == Some(CROSS_SITE.as_bytes());
+    let is_certain = !is_foreign_part || site == CROSS_SITE;
+    (is_document_known && is_source_known && is_certain).then_some(site)
 }
 
 /// Returns whether scheme and authority are those of the page's own request.

@@ -321,6 +321,10 @@ fn site_is_that_of_the_document_if_it_is_known() {
     assert_eq!(style("style no-cors cross-site"), cross);
     // The document is another one than the referrer of the style sheet.
     assert_eq!(style("style no-cors same-origin"), None);
+    // The referrer may be another style sheet of the same document.
+    let foreign = "style no-cors cross-site";
+    let of_referrer = of("https://a.test/x", Some(sheet), sheet, page, foreign);
+    assert_eq!(of_referrer, None);
     let frame = "https://b.test/frame";
     let mut inner = need("https://b.test/x", Kind::Image);
     inner.frame = Some(frame.into());
