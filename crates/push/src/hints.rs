@@ -5,7 +5,7 @@
 //!   `media`, `type`, `imagesrcset`, `crossorigin` and others are those of `<link rel=preload>`.
 
 use tandem_http::ResponseHead;
-use tandem_preload::{Kind, Need, Scanner, resolve};
+use tandem_preload::{Kind, LAZY, Need, Scanner, resolve};
 
 use crate::fetch_standard::policy_nonce;
 
@@ -34,11 +34,13 @@ pub fn named_resources(page: &str, head: &mut ResponseHead, is_document: bool) -
             else {
                 continue;
             };
+            // The last priority is no sign of a lazy resource, whose urgency has that number.
             let priority = rest
                 .trim()
                 .strip_prefix(':')
                 .and_then(|n| n.parse().ok())
-                .filter(|n| *n < 8);
+                .filter(|n| *n < 8)
+                .map(|n: u8| n.min(LAZY - 1));
             needs.extend(need(page, url, Kind::Other, priority.unwrap_or(4)));
         }
     }
@@ -173,7 +175,7 @@ mod tests {
         let mut head = ResponseHead::new(200);
         head.fields.push(
             "x-associated-content",
-            "\"/a.css\":1, \"http://h/b.js\", nonsense, \"",
+            "\"/a.css\":1, \"http://h/b.js\", nonsense, \"/z.js\":7, \"",
         );
         head.fields.push(
             "link",
@@ -190,6 +192,7 @@ mod tests {
             [
                 ("http://h/a.css", 1),
                 ("http://h/b.js", 4),
+                ("http://h/z.js", 6),
                 ("http://h/c.css", 1),
                 ("http://h/dir/e.png", 4)
             ]
