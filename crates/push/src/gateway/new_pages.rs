@@ -146,10 +146,11 @@ impl Gateway {
                 if let Some(redirected) = redirected.filter(may_repeat)
                     && let Some((source, policy)) = referrer_after_redirect(redirected, head)
                     && record.follows_redirect(url, &target.url)
-                    && record.repeat_metadata(redirected, &target.url)
                 {
                     (target.via, target.referrer) = (source, Some(policy));
-                    self.promise(page, vec![target]);
+                    if record.repeat_metadata(redirected, &target) {
+                        self.promise(page, vec![target]);
+                    }
                 }
             }
             None if record.settle(url, head) => {

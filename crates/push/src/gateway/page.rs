@@ -91,8 +91,8 @@ pub(super) struct Page {
     possible: PossibleNeeds,
     /// The fields that scripts choose for requests, by URL.
     scripts: HashMap<String, Arc<ScriptFields>>,
-    /// The metadata of requests that were redirected, by the URL of the target.
-    redirected: HashMap<Box<str>, Metadata>,
+    /// The targets of redirects by their URL, and the metadata of the requests that were redirected.
+    redirected: HashMap<Box<str>, (Need, Metadata)>,
     /// True if a head that is no redirect has shown the document's location.
     settled: bool,
     /// The referrer policy of the document.
@@ -506,7 +506,7 @@ impl Page {
                 true => Referrer::None,
                 false => self.policy,
             },
-            redirected: self.redirected.get(&*need.url).copied(),
+            redirected: self.redirected_metadata(need),
             leads_on: self.leads_on,
         };
         let script = self.scripts.get(&need.url).map(|fields| &**fields);

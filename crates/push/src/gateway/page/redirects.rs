@@ -41,16 +41,24 @@ impl Page {
 
     /// Lets the request for the target of a redirect repeat the metadata of the redirected request,
     /// as it does within an origin (Fetch Metadata, section 2.3). Returns false if these are not
-    /// known.
+    /// known. The promise of the target may have to wait, or be refused.
     pub(in super::super) fn repeat_metadata(
         &mut self,
         redirected: &RequestHead,
-        target: &str,
+        target: &Need,
     ) -> bool {
         let metadata = Metadata::of(&redirected.fields);
         if let Some(metadata) = metadata {
-            self.redirected.insert(target.into(), metadata);
+            let known = (target.clone(), metadata);
+            self.redirected.insert(target.url.as_str().into(), known);
         }
         metadata.is_some() || !has_metadata(&redirected.fields)
+    }
+
+    /// Returns the metadata of the request that was redirected to a need. Another need of the same
+    /// URL, such as one that an element names, does not have them.
+    pub(super) fn redirected_metadata(&self, need: &Need) -> Option<Metadata> {
+        let (target, metadata) = self.redirected.get(&*need.url)?;
+        (target == need).then_some(*metadata)
     }
 }

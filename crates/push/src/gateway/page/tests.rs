@@ -98,6 +98,34 @@ fn unknown_policy_hides_the_page_and_not_its_style_sheets() {
     assert_eq!(referrer("http://c.test/x", Some(sheet)), None);
 }
 
+/// The promise of a redirect's target may be refused, and an element may name the URL later.
+#[test]
+fn metadata_of_a_redirect_are_those_of_its_target() {
+    let metadata = |destination, mode| {
+        let site = ("sec-fetch-site", "same-origin");
+        [
+            ("sec-fetch-dest", destination),
+            ("sec-fetch-mode", mode),
+            site,
+        ]
+    };
+    let mut page = page_with(&metadata("document", "navigate"));
+    let redirected = RequestHead {
+        fields: metadata("script", "cors").into_iter().collect(),
+        ..RequestHead::get(Scheme::Http, "a.test", "/old")
+    };
+    let target = need("http://a.test/new", Kind::Script, 0);
+    assert!(page.repeat_metadata(&redirected, &target));
+    let mut sent = |need: &Need| {
+        let request = page.request_for(need, false).unwrap();
+        let value = |name| String::from_utf8_lossy(request.fields.get(name).unwrap()).into_owned();
+        [value("sec-fetch-dest"), value("sec-fetch-mode")]
+    };
+    assert_eq!(sent(&target), ["script", "cors"]);
+    let image = need("http://a.test/new", Kind::Image, 4);
+    assert_eq!(sent(&image), ["image", "no-cors"]);
+}
+
 #[test]
 fn policy_is_that_of_the_first_response() {
     let mut page = page();
