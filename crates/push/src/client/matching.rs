@@ -34,7 +34,8 @@ enum FieldRule {
     /// The site must fit that of the gateway's request. If it is unknown, `cross-site` and
     /// `same-site` do not fit a response that the target's own page caused.
     FetchSite,
-    /// The mode must be one in which browsers fetch resources. Navigations need a response for one.
+    /// The mode must be one in which browsers fetch resources. If the gateway's mode is known, only
+    /// a push of a navigation serves a navigation, and it serves no other request.
     FetchMode,
     /// The directives must permit a stored response.
     CacheControl,
