@@ -34,7 +34,7 @@ pub fn named_resources(page: &str, head: &mut ResponseHead, is_document: bool) -
             else {
                 continue;
             };
-            // The last priority is no sign of a lazy resource, whose urgency has that number.
+            // The urgency of lazy resources is no priority here.
             let priority = rest
                 .trim()
                 .strip_prefix(':')

@@ -91,7 +91,7 @@ pub(super) struct Page {
     possible: PossibleNeeds,
     /// The fields that scripts choose for requests, by URL.
     scripts: HashMap<String, Arc<ScriptFields>>,
-    /// The targets of redirects by their URL, and the metadata of the requests that were redirected.
+    /// The targets of redirects by URL, and the metadata of the requests that were redirected.
     redirected: HashMap<Box<str>, (Need, Metadata)>,
     /// True if a head that is no redirect has shown the document's location.
     settled: bool,

@@ -165,7 +165,7 @@ fn target_has_the_referrer_of_the_redirected_request() {
 
 /// The browser repeats such a field, so a request without it would only spend the URL.
 #[test]
-fn redirect_of_a_request_that_cannot_be_repeated_is_left_to_the_browser() {
+fn redirect_of_an_unrepeatable_request_is_left() {
     for (field, is_followed) in [
         ("x-custom", false),
         ("x-requested-with", false),

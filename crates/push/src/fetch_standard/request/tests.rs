@@ -370,7 +370,7 @@ fn request_of_a_script_has_its_fields() {
 
 /// Firefox compares the resources of a style sheet with the sheet, and Chromium with the document.
 #[test]
-fn site_of_a_resource_of_a_style_sheet_depends_on_the_browser() {
+fn site_of_a_sheets_resource_depends_on_the_browser() {
     let page = "https://a.test/page";
     let cdn = "https://cdn.test/s.css";
     let own = "https://a.test/s.css";
@@ -415,7 +415,7 @@ fn site_of_a_resource_of_a_style_sheet_depends_on_the_browser() {
 
 /// A frame that the browser requests may be sandboxed.
 #[test]
-fn resources_of_a_nested_document_are_foreign_or_unknown() {
+fn nested_document_has_foreign_resources_only() {
     let frame = "https://b.test/frame";
     for destination in ["iframe", "frame", "object", "embed", "fencedframe"] {
         let own = format!("{destination} navigate cross-site");
