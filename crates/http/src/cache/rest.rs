@@ -13,7 +13,7 @@
 use super::range::{Extent, extent};
 use super::unix_seconds;
 use super::validation::remove_conditions;
-use crate::message::content_length;
+use crate::message::{content_length, logs_in_on_connection};
 use crate::{Fields, Method, RequestHead, ResponseHead};
 
 /// The age in seconds from which the date of a modification is a strong validator. The clock of the
@@ -59,6 +59,14 @@ impl Rest {
         let takes_ranges =
             !fields.contains("accept-ranges") || fields.has_token("accept-ranges", "bytes");
         if request.method != Method::Get || request.protocol.is_some() || !takes_ranges {
+            return None;
+        }
+        // The credentials are good for one request.
+        let scheme = request.fields.get("authorization").unwrap_or_default();
+        let is_digest = scheme
+            .get(..7)
+            .is_some_and(|it| it.eq_ignore_ascii_case(b"digest "));
+        if is_digest || logs_in_on_connection(&request.fields) {
             return None;
         }
         let place = match head.status {

@@ -27,7 +27,7 @@ use bytes::{Buf, Bytes};
 use tandem_http::cache::rest::Rest;
 use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_push::wire::is_reserved;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Exchange, Isolation, Part, Parts, Peer, Reply};
@@ -36,7 +36,7 @@ use crate::priority::SharedPriority;
 use crate::stage::Stage;
 
 /// The waits before the requests for the rest, until one of them has brought [`PROGRESS`]. A
-/// gateway that restarts, or a machine that changes its network, has 15 s in all.
+/// gateway that restarts, or a machine that changes its network, has 15.5 s in all.
 const PAUSES: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_millis(500),
@@ -48,6 +48,14 @@ const PAUSES: [Duration; 6] = [
 
 /// The bytes that a request for the rest must bring, so that the first wait is the next one again.
 const PROGRESS: u64 = 64 << 10;
+
+/// The time from a break within which the request after the next one waits as well. A gateway may
+/// end downloads because of its load.
+const CALM: Duration = Duration::from_secs(5);
+
+/// The responses in a row that bring the head of the rest and no byte of it. An origin may announce
+/// more bytes than it has.
+const MOST_EMPTY: usize = 2;
 
 /// The time from the break to the head of the rest.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -136,8 +144,12 @@ struct Download {
 struct Outage {
     /// The reason of the break.
     error: Error,
-    /// The number of bytes that the reader had.
+    began: Instant,
+    /// The number of bytes that the reader had at the break, and at the last request.
     arrived: u64,
+    asked_at: u64,
+    /// The number of responses since then that brought no new byte.
+    empty: usize,
     /// The number of requests for the rest so far.
     requests: usize,
     /// The limit, until the head of the rest has come.
@@ -220,7 +232,7 @@ impl Download {
         };
         outage.limit = None;
         outage.skipped = skipped;
-        let saved = self.arrived - skipped;
+        let saved = self.arrived.saturating_sub(skipped);
         DOWNLOADS.add("continued");
         METRICS.download_bytes_saved.add(saved);
         tracing::debug!(error = %outage.error, saved, "a download that broke off goes on");
@@ -230,18 +242,29 @@ impl Download {
     /// Plans the next request for the rest. Fails if too many have brought too little.
     fn on_break(&mut self, error: Error) -> Result<Taken, Error> {
         let is_stuck = |it: &Outage| self.arrived - it.arrived < PROGRESS;
-        let mut outage = self.outage.take().filter(is_stuck).unwrap_or(Outage {
+        let before = self.outage.take();
+        let is_soon = before.as_ref().is_some_and(|it| it.began.elapsed() < CALM);
+        let mut outage = before.filter(is_stuck).unwrap_or(Outage {
             error,
+            began: Instant::now(),
             arrived: self.arrived,
-            requests: 0,
+            asked_at: self.arrived,
+            empty: 0,
+            requests: usize::from(is_soon),
             limit: None,
             pause: None,
             skipped: 0,
         });
-        let Some(pause) = PAUSES.get(outage.requests) else {
+        let has_head = outage.requests > 0 && outage.limit.is_none();
+        if has_head && self.arrived == outage.asked_at {
+            outage.empty += 1;
+        }
+        let pause = PAUSES.get(outage.requests);
+        let Some(pause) = pause.filter(|_| outage.empty < MOST_EMPTY) else {
             return Err(given_up("failed", outage.error));
         };
         outage.requests += 1;
+        outage.asked_at = self.arrived;
         outage.skipped = 0;
         let limit = || Box::pin(tokio::time::sleep(LIMIT));
         outage.limit.get_or_insert_with(limit);

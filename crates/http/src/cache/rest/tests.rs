@@ -83,6 +83,22 @@ fn response_without_strong_validator_has_no_rest() {
 }
 
 #[test]
+fn credentials_for_one_request_exclude_a_rest() {
+    for (credentials, expected) in [
+        ("Basic YQ==", true),
+        ("Bearer x", true),
+        ("Digest username=\"a\", nc=00000001", false),
+        ("digest nc=1", false),
+        ("NTLM YQ==", false),
+        ("Negotiate YQ==", false),
+    ] {
+        let request = asked(&[("authorization", credentials)]);
+        let rest = Rest::of(&request, &head(200, &[TAG, TEN]));
+        assert_eq!(rest.is_some(), expected, "{credentials}");
+    }
+}
+
+#[test]
 fn request_is_for_the_missing_bytes_and_the_validator() {
     let conditions = [
         ("accept", "*/*"),
