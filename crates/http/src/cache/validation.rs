@@ -35,6 +35,14 @@ pub fn is_conditional(request: &Fields) -> bool {
     CONDITIONS.iter().any(|name| request.contains(name))
 }
 
+/// Returns true if a request validates a copy that its sender has: its response may be 304. A
+/// request for a part of a response does not, since a proxy may send it for a download.
+pub fn validates_copy(request: &Fields) -> bool {
+    ["if-none-match", "if-modified-since"]
+        .iter()
+        .any(|name| request.contains(name))
+}
+
 /// Removes the conditions of a request.
 pub fn remove_conditions(request: &mut Fields) {
     for name in CONDITIONS {
@@ -161,7 +169,9 @@ mod tests {
         assert!(!add_conditions(&mut request, &head(200, &[])));
         assert!(!is_conditional(&request) && request.len() == 1);
         request.push("if-range", "\"1\"");
-        assert!(is_conditional(&request));
+        assert!(is_conditional(&request) && !validates_copy(&request));
+        request.push("if-modified-since", DAY);
+        assert!(validates_copy(&request));
     }
 
     #[test]

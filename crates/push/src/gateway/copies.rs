@@ -84,7 +84,7 @@ impl Gateway {
             lifetime = lifetime.or(taken);
             names_host |= copies.note_host(request);
         }
-        let is_evidence = is_conditional
+        let is_evidence = validation::validates_copy(&request.fields)
             && !self.cache.has_received(hash)
             && !RequestPolicy::of(&request.fields).wants_validation();
         let age = lifetime.filter(|_| is_evidence).map(|it| it.rest);

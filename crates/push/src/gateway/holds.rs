@@ -50,7 +50,7 @@ impl Gateway {
     /// Records the signs of earlier visits in a request and its response. After a sign, the site's
     /// pages are held from now on. `hash` is that of the URL.
     pub(super) fn note_signs(&mut self, request: &RequestHead, hash: u32, head: &ResponseHead) {
-        if validation::is_conditional(&request.fields) {
+        if validation::validates_copy(&request.fields) {
             if !self.cache.has_received(hash) {
                 let site = visited_site(request);
                 // A client without a companion would never release the bodies.

@@ -165,7 +165,7 @@ impl Gateway {
             lifetime: copy_lifetime(head, self.clock.unix_time(now)),
             takes_pushes,
             shows_age: takes_pushes
-                && validation::is_conditional(&request.fields)
+                && validation::validates_copy(&request.fields)
                 && !self.cache.has_received(hash),
         };
         if takes_pushes {

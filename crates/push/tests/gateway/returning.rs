@@ -309,6 +309,16 @@ fn conditional_request_holds_later_bodies() {
     assert_eq!(fetches_with(&mut pair, "other", NAVIGATION), 0);
 }
 
+/// A proxy or a browser requests the rest of a download that broke off.
+#[test]
+fn request_for_the_rest_of_a_download_shows_no_visit() {
+    let mut pair = pair(&site(3, html));
+    let referer = ("referer", "http://a.test/x");
+    let rest = [("range", "bytes=4-"), ("if-range", "\"1\""), referer];
+    assert_eq!(fetches_with(&mut pair, "old.css", &rest), 0);
+    assert_eq!(fetches_with(&mut pair, "page", NAVIGATION), 4);
+}
+
 #[test]
 fn held_push_answers_a_request_of_the_browser() {
     for promises in [true, false] {

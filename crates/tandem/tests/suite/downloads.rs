@@ -3,7 +3,7 @@
 
 use std::io::Read as _;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tandem::config::client::SoloMode;
 use tandem::config::compress::BodyCompression;
@@ -13,9 +13,10 @@ use tandem::transport::registry::Transports;
 
 use crate::file_origin::{FileOrigin, FileRules, start_of};
 use crate::harness::{
-    Client, Way, block_on, client_options, endpoint, gateway_options, request, start_client,
-    start_gateway, start_relay,
+    Client, PATIENCE, Way, block_on, client_options, endpoint, gateway_options, request,
+    start_client, start_gateway, start_relay,
 };
+use crate::isolation::socks_proxy;
 use crate::solo::options as solo_options;
 
 /// A pair, and the connections between its ends.
@@ -67,9 +68,7 @@ fn stop(running: Running) {
 /// Reads the second half of a file.
 fn finish(browser: &mut Client, file: &[u8]) {
     let half = file.len() / 2;
-    let begun = Instant::now();
     assert!(browser.read_exact(half) == file[half..]);
-    println!("the rest came within {:?}", begun.elapsed());
 }
 
 /// Reads a response to its end, which is an error.
@@ -175,6 +174,36 @@ fn download_goes_on_behind_a_relay() {
     finish(&mut browser, &origin.file());
     assert!(start_of(origin.range()) >= origin.file().len() / 2);
     pair.stop();
+}
+
+/// A circuit through Tor ends, and the next one has the same key.
+#[test]
+fn download_goes_on_with_its_isolation_key() {
+    let (gateway, address) = start_gateway(gateway_options());
+    let way = Way::to(address);
+    let (proxy, asked) = socks_proxy(way.address);
+    let mut options = client_options("h2+tcp://gateway.example:9980");
+    options.via = Some(format!("socks5://{proxy}").parse().unwrap());
+    options.preconnect = Some(false);
+    let (client, _, socks) = start_client(options);
+    let origin = FileOrigin::start(FileRules::default());
+    let url = origin.url();
+    let (host, path) = url["http://".len()..].split_once('/').unwrap();
+    let mut browser = Client::to(socks);
+    assert_eq!(browser.socks(host, Some(("user", "key"))), 0);
+    browser.send(format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    assert_eq!(browser.head().unwrap().status, 200);
+    let half = origin.file().len() / 2;
+    assert!(browser.read_exact(half) == origin.file()[..half]);
+    way.close();
+    finish(&mut browser, &origin.file());
+    for _ in 0..2 {
+        let circuit = asked.recv_timeout(PATIENCE).unwrap();
+        let key = Some(("user".to_owned(), "key".to_owned()));
+        assert_eq!(circuit.credentials, key);
+    }
+    assert!(asked.try_recv().is_err());
+    [client, gateway].into_iter().for_each(stop);
 }
 
 #[test]

@@ -271,7 +271,7 @@ impl Told {
         let total = file.len();
         let (start, end) = match wanted {
             // Most origins do as they are asked.
-            Some(wanted) if self.range.0 % 4 != 0 => (wanted.min(total), total),
+            Some(wanted) if !self.range.0.is_multiple_of(4) => (wanted.min(total), total),
             _ => (self.range.0.min(total), self.range.1.min(total)),
         };
         let body = match self.status {

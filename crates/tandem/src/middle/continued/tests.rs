@@ -428,11 +428,14 @@ async fn rest_passes_pushes_on_and_no_fields() {
     );
 }
 
+/// Tells whether a reply is bound to its session.
+type Binding = Box<dyn Fn() -> bool>;
+
 /// A stage behind learns at the head whether it may end the reply.
 #[tokio::test(start_paused = true)]
 async fn suitable_reply_permits_a_break() {
     for (tag, expected) in [("\"1\"", true), ("W/\"1\"", false)] {
-        let binding: Rc<RefCell<Option<Box<dyn Fn() -> bool>>>> = Rc::default();
+        let binding = Rc::<RefCell<Option<Binding>>>::default();
         let told = Rc::clone(&binding);
         let next = move |_: Exchange| {
             let told = Rc::clone(&told);
