@@ -139,8 +139,8 @@ impl Metadata {
         }
     }
 
-    /// Returns the value of a field with a name in lower case. The inner `None` stands for a request
-    /// without the field, and the outer one for a field that is no metadata.
+    /// Returns the value of a field with a name in lower case. The inner `None` stands for a
+    /// request without the field, and the outer one for a field that is no metadata.
     pub(crate) fn value_of(self, name: &str) -> Option<Option<&'static str>> {
         let values = [self.destination, self.mode, self.site];
         let mut fields = NAMES.into_iter().zip(values);
@@ -168,8 +168,8 @@ impl Metadata {
     /// Returns whether the response to a request with these metadata may serve a request with the
     /// fields `asked`, as far as it names its metadata.
     ///
-    /// Origins answer pages, frames and the parts of pages in different ways, and scripts in another
-    /// way than style sheets. The gateway knows the mode of a part less surely, and a script may
+    /// Origins answer pages, frames and the parts of pages in different ways, and scripts in
+    /// another way than style sheets. The gateway knows the mode of a part less surely, and a script may
     /// request any part as data. The page of a link is as good as an address that the user enters.
     pub(crate) fn fits(self, asked: &Fields) -> bool {
         let [destination, mode, site] = NAMES.map(|name| asked.get(name));

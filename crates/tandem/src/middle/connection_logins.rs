@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_after_a_login_have_the_number_of_their_connection() {
+    async fn requests_after_a_login_name_their_connection() {
         let stage = ConnectionLogins::new(Rc::new(Marked));
         assert_eq!(mark(&stage, 7, "a.test", false).await, 100);
         assert_eq!(mark(&stage, 7, "A.test", true).await, 7);

@@ -129,8 +129,8 @@ impl ClientConfig {
         let mut h2 = mux_session(Multiplexed::H2, &self.path, STREAMS, head, RoleName::Client);
         h2.config.stream_window = STREAM_WINDOW;
         h2.config.session_window = SESSION_WINDOW;
-        // Firefox 153 leaves `Cookie` and `Origin` out of an extended CONNECT behind a proxy. Without
-        // the setting, browsers open WebSockets on a connection of HTTP/1.1, as for most sites.
+        // Firefox 153 leaves `Cookie` and `Origin` out of an extended CONNECT behind a proxy.
+        // Without the setting, browsers open WebSockets over HTTP/1.1, as for most sites.
         h2.config.extended_connect = false;
         let http1 = Http1Session {
             scheme: Scheme::Https,
