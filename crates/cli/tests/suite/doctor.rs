@@ -174,7 +174,7 @@ fn doctor_names_each_fault_of_a_client() {
             format!("h2+tls://other.example:{port}?ip=127.0.0.1&ca={ca}"),
             vec![],
             "certificate",
-            "use the name of the certificate",
+            "check the host, or add ?sni=NAME",
         ),
         (
             "unknown authority",

@@ -405,10 +405,6 @@ fn fault(other_end: &impl fmt::Display, error: &Error) -> Finding {
         (_, Kind::ConnectionRefused | Kind::Timeout | Kind::Unreachable) => "port",
         _ => "gateway",
     };
-    if is_about("not valid for name") && !is_about("?sni=NAME") {
-        let remedy = "use the name of the certificate, or add ?sni=NAME";
-        return Finding::fault(check, format!("{text}: {remedy}"));
-    }
     Finding::fault(check, text)
 }
 

@@ -354,7 +354,10 @@ fn test(
             )?;
         }
         Ok(0) => writeln!(out, "The path works.")?,
-        Ok(_) => return Err("the files are written, and each fault names its remedy".into()),
+        Ok(_) => writeln!(
+            out,
+            "The files are written, and each fault names its remedy."
+        )?,
         Err(error) => {
             let problem = "the files are written, but the test could not run";
             return Err(format!("{problem}: {error}").into());
