@@ -127,7 +127,8 @@ fn returning_client_resumes_beside_downloads() {
     assert_eq!(all.len(), 3);
     for measured in all.iter().map(measured) {
         let bulk = measured.bulk_mbit.expect("downloads");
-        assert!((0.1..20.0).contains(&bulk), "{bulk}");
+        // Bytes that waited in sockets before the load can exceed the rate of the link.
+        assert!((0.1..30.0).contains(&bulk), "{bulk}");
     }
 }
 
