@@ -126,6 +126,23 @@ pub fn is_refusal(head: &ResponseHead) -> bool {
     })
 }
 
+/// Returns true if a proxy of the pair tells that a connection on the way failed or ended, so that
+/// a later request may get its response.
+pub fn is_outage(head: &ResponseHead) -> bool {
+    nearest_error(head).is_some_and(|(who, error)| {
+        let is_own = SERVING_ROLES.iter().any(|role| role.as_str() == who);
+        let is_lost = matches!(
+            error,
+            "connection_refused"
+                | "connection_timeout"
+                | "connection_terminated"
+                | "destination_unavailable"
+                | "http_response_incomplete"
+        );
+        matches!(head.status, 502 | 504) && is_own && is_lost
+    })
+}
+
 /// Returns true if a value of `Proxy-Status` has a member that names a proxy of the pair. An origin
 /// must not write one, since the client would take the response for the gateway's own.
 pub fn names_own_proxy(value: &[u8]) -> bool {

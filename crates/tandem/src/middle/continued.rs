@@ -31,6 +31,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Exchange, Isolation, Part, Parts, Peer, Reply};
+use crate::failure::{is_outage, refusal};
 use crate::metrics::{DOWNLOADS, METRICS};
 use crate::priority::SharedPriority;
 use crate::stage::Stage;
@@ -224,8 +225,12 @@ impl Download {
         })
     }
 
-    /// Takes the head of the rest. Fails if it is that of another response.
+    /// Takes the head of the rest. The page of a proxy that has lost its next hop is another break.
+    /// Fails for any other response.
     fn on_head(&mut self, head: &ResponseHead) -> Result<Taken, Error> {
+        if self.outage.is_some() && is_outage(head) {
+            return self.on_break(refusal(head));
+        }
         let (Some(skipped), Some(outage)) = (self.rest.skipped(head), &mut self.outage) else {
             let detail = "the response that came is not the rest of the one before";
             return Err(self.fail("refused", Error::new(Kind::Protocol, Side::Peer, detail)));

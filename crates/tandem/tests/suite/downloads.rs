@@ -71,6 +71,15 @@ fn finish(browser: &mut Client, file: &[u8]) {
     assert!(browser.read_exact(half) == file[half..]);
 }
 
+/// Returns the number of breaks with this result in this process.
+fn counted(result: &str) -> u64 {
+    let text = METRICS.render();
+    let name = format!("tandem_downloads_broken_total{{result=\"{result}\"}} ");
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(&name));
+    value.unwrap().parse().unwrap()
+}
+
 /// Reads a response to its end, which is an error.
 fn fails(browser: &mut Client, file: &[u8]) {
     let mut rest = Vec::new();
@@ -88,13 +97,13 @@ fn download_goes_on_over_another_session() {
         let origin = FileOrigin::start(FileRules::default());
         let mut browser = pair.begin(&origin, "Accept: */*\r\nIf-None-Match: \"x\"\r\n");
         assert_eq!(origin.range(), None);
-        let saved = METRICS.download_bytes_saved.value();
+        let (saved, before) = (METRICS.download_bytes_saved.value(), counted("continued"));
         pair.way.close();
         finish(&mut browser, &origin.file());
         let start = start_of(origin.range());
         assert!(start >= origin.file().len() / 2, "{start}");
         assert!(METRICS.download_bytes_saved.value() >= saved + start as u64);
-        assert!(origin.is_done());
+        assert!(origin.is_done() && counted("continued") > before);
         // The connection of the browser is still good.
         assert_eq!(browser.get(&origin.url()).status, 200);
         pair.stop();
@@ -141,21 +150,28 @@ fn compressed_download_goes_on() {
 
 #[test]
 fn download_survives_a_restart_of_the_gateway() {
-    let (gateway, address) = start_gateway(gateway_options());
-    let (client, http, _) = start_client(client_options(&format!("h2+tcp://{address}")));
-    let origin = FileOrigin::start(FileRules::default());
-    let mut browser = Client::to(http);
-    browser.send(request("GET", &origin.url(), ""));
-    assert_eq!(browser.head().unwrap().status, 200);
-    let half = origin.file().len() / 2;
-    assert!(browser.read_exact(half) == origin.file()[..half]);
-    stop(gateway);
-    std::thread::sleep(Duration::from_secs(1));
-    let mut options = gateway_options();
-    options.listen = vec![endpoint(&format!("h2+tcp://{address}"))];
-    let (again, _) = start_gateway(options);
-    finish(&mut browser, &origin.file());
-    [client, again].into_iter().for_each(stop);
+    for is_relayed in [false, true] {
+        let (gateway, address) = start_gateway(gateway_options());
+        let next = format!("h2+tcp://{address}");
+        let listen = "h2+tcp://127.0.0.1:0";
+        let relay = is_relayed.then(|| start_relay(listen, &next, &Transports::default(), |_| {}));
+        let hop = relay.as_ref().map_or(address, |(_, relayed)| *relayed);
+        let (client, http, _) = start_client(client_options(&format!("h2+tcp://{hop}")));
+        let origin = FileOrigin::start(FileRules::default());
+        let mut browser = Client::to(http);
+        browser.send(request("GET", &origin.url(), ""));
+        assert_eq!(browser.head().unwrap().status, 200);
+        let half = origin.file().len() / 2;
+        assert!(browser.read_exact(half) == origin.file()[..half]);
+        stop(gateway);
+        std::thread::sleep(Duration::from_secs(1));
+        let mut options = gateway_options();
+        options.listen = vec![endpoint(&next)];
+        let (again, _) = start_gateway(options);
+        finish(&mut browser, &origin.file());
+        let relay = relay.map(|(relay, _)| relay);
+        [client, again].into_iter().chain(relay).for_each(stop);
+    }
 }
 
 #[test]
@@ -239,6 +255,7 @@ fn changed_or_unmarked_file_is_never_mixed() {
     ] {
         let pair = Broken::over("h2", BodyCompression::Off);
         let origin = FileOrigin::start(rules);
+        let before = [counted("refused"), counted("unsuitable")];
         let mut browser = pair.begin(&origin, "");
         if changes {
             origin.change();
@@ -249,6 +266,13 @@ fn changed_or_unmarked_file_is_never_mixed() {
             origin.range();
         }
         assert!(origin.is_done());
+        let result = if requests == 2 {
+            "refused"
+        } else {
+            "unsuitable"
+        };
+        let before = before[usize::from(requests == 1)];
+        assert!(counted(result) > before);
         pair.stop();
     }
 }

@@ -256,6 +256,36 @@ async fn other_response_is_never_mixed_in() {
     assert_eq!(got.body, FILE);
 }
 
+/// A relay has lost its gateway, which restarts.
+#[tokio::test(start_paused = true)]
+async fn error_page_of_a_relay_is_another_break() {
+    let page = |status, told| Answer {
+        parts: vec![head(status, &[("proxy-status", told)]), data(b"<h1>")],
+        end: End::Regular,
+    };
+    let lost = "relay; error=connection_refused; details=\"x\"";
+    for (status, told, expected) in [
+        (502, lost, true),
+        (504, "gateway; error=connection_timeout", true),
+        (503, "relay; error=connection_limit_reached", false),
+        (502, "relay; error=http_protocol_error", false),
+        (502, "cdn; error=connection_refused", false),
+        (403, lost, false),
+    ] {
+        let more = expected.then(|| [page(status, told), rest(4)]);
+        let answers = [first(4), page(status, told)].into_iter();
+        let (got, asked) = run(get(), answers.chain(more.into_iter().flatten())).await;
+        match expected {
+            true => assert_eq!((got, asked.len()), (whole(), 4), "{told}"),
+            false => assert_eq!((got, asked.len()), (broken(4), 2), "{told}"),
+        }
+    }
+    // The pages are bounded too.
+    let pages = (0..6).map(|_| page(502, lost));
+    let (got, asked) = run(get(), [first(4)].into_iter().chain(pages)).await;
+    assert_eq!((got, asked.len()), (broken(4), 7));
+}
+
 #[tokio::test(start_paused = true)]
 async fn known_bytes_of_a_whole_response_are_dropped() {
     let length = FILE.len().to_string();
