@@ -39,18 +39,26 @@ fn browser_request(url: &str, agent: &str) -> RequestHead {
     }
 }
 
-fn request(need: &Need, document: &str, is_part: bool) -> RequestHead {
-    let request = browser_request("http://a/page", CHROME);
-    let page = FetchClient {
-        request: &request,
+/// Returns the client of a document's request.
+fn client<'a>(request: &'a RequestHead, document: &'a str) -> FetchClient<'a> {
+    FetchClient {
+        request,
         document,
-        is_part,
+        is_part: false,
         known_paths: None,
         cookies: None,
         image_accept: None,
         policy: Referrer::default(),
         redirected: None,
         leads_on: false,
+    }
+}
+
+fn request(need: &Need, document: &str, is_part: bool) -> RequestHead {
+    let request = browser_request("http://a/page", CHROME);
+    let page = FetchClient {
+        is_part,
+        ..client(&request, document)
     };
     request_for(need, &page, None).unwrap()
 }
@@ -123,15 +131,8 @@ fn request_has_the_cookies_that_the_page_sets() {
         }
         let changes = CookieChanges::of(&request, &head, 0).unwrap();
         let page = FetchClient {
-            request: &request,
-            document,
-            is_part: false,
-            known_paths: None,
             cookies: Some(&changes),
-            image_accept: None,
-            policy: Referrer::default(),
-            redirected: None,
-            leads_on: false,
+            ..client(&request, document)
         };
         let mut need = need(url, Kind::Image);
         need.anonymous = is_anonymous;
@@ -225,17 +226,7 @@ fn accept_depends_on_destination_and_browser() {
 #[test]
 fn request_keeps_the_authority_of_the_page() {
     let page_request = browser_request("http://A.test/page", CHROME);
-    let page = FetchClient {
-        request: &page_request,
-        document: "http://a.test/page",
-        is_part: false,
-        known_paths: None,
-        cookies: None,
-        image_accept: None,
-        policy: Referrer::default(),
-        redirected: None,
-        leads_on: false,
-    };
+    let page = client(&page_request, "http://a.test/page");
     let of = |url: &str| {
         request_for(&need(url, Kind::Image), &page, None)
             .unwrap()
@@ -257,15 +248,8 @@ fn metadata_in(agent: &str, need: &Need, url: &str, document: &str, own: &str) -
         own.add_to(&mut request.fields);
     }
     let page = FetchClient {
-        request: &request,
-        document,
         is_part: url != document,
-        known_paths: None,
-        cookies: None,
-        image_accept: None,
-        policy: Referrer::default(),
-        redirected: None,
-        leads_on: false,
+        ..client(&request, document)
     };
     let made = request_for(need, &page, None)?;
     let metadata = Metadata::of(&made.fields).map(Metadata::encode);
@@ -346,17 +330,7 @@ fn request_of_a_script_has_its_fields() {
         if let Some(cookie) = cookie {
             request.fields.push("cookie", cookie);
         }
-        let page = FetchClient {
-            request: &request,
-            document: "http://a/page",
-            is_part: false,
-            known_paths: None,
-            cookies: None,
-            image_accept: None,
-            policy: Referrer::default(),
-            redirected: None,
-            leads_on: false,
-        };
+        let page = client(&request, "http://a/page");
         request_for(&need(url, Kind::Fetch), &page, script.as_ref())
     };
     let made = asked("application/json", "http://a/x", None).unwrap();
