@@ -58,13 +58,17 @@ fn bytes(head: &RequestHead, form: Form, framing: Framing, upgrade: Option<&str>
     out.to_vec()
 }
 
-/// Returns the head without the fields that the writer adds or joins.
+/// Returns the head without the fields that the writer adds, joins or leaves out.
 fn without_made(head: &RequestHead) -> RequestHead {
-    let keep = |name: &[u8]| !matches!(name, b"content-length" | b"cookie");
+    let keep = |name: &[u8], value: &[u8]| match name {
+        b"content-length" | b"cookie" => false,
+        b"expect" => !value.eq_ignore_ascii_case(b"100-continue"),
+        _ => true,
+    };
     let fields: Fields = head
         .fields
         .iter()
-        .filter(|f| keep(f.name))
+        .filter(|f| keep(f.name, f.value))
         .map(|f| (f.name, f.value))
         .collect();
     RequestHead {

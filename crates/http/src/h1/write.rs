@@ -79,11 +79,12 @@ fn put_target(out: &mut BytesMut, text: &str) {
 
 fn put_request_fields(out: &mut BytesMut, fields: &Fields, framing: Framing) {
     let mut cookies_written = false;
+    let has_content = !matches!(framing, Framing::None | Framing::Length(0));
     for field in fields.iter() {
         match field.name {
             b"content-length" | b"host" => {}
             // A request without content must not expect 100 (RFC 9110 section 10.1.1).
-            b"expect" if matches!(framing, Framing::None | Framing::Length(0)) => {}
+            b"expect" if !has_content && field.value.eq_ignore_ascii_case(b"100-continue") => {}
             b"cookie" => {
                 if !std::mem::replace(&mut cookies_written, true) {
                     let crumbs: Vec<&[u8]> = fields.get_all("cookie").collect();
