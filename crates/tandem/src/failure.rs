@@ -126,20 +126,24 @@ pub fn is_refusal(head: &ResponseHead) -> bool {
     })
 }
 
-/// Returns true if a proxy of the pair tells that a connection on the way failed or ended, so that
-/// a later request may get its response.
+/// Returns true if a proxy of the pair tells that a connection on the way failed or ended, or that
+/// it is busy, so that a later request may get its response.
 pub fn is_outage(head: &ResponseHead) -> bool {
     nearest_error(head).is_some_and(|(who, error)| {
         let is_own = SERVING_ROLES.iter().any(|role| role.as_str() == who);
-        let is_lost = matches!(
-            error,
-            "connection_refused"
-                | "connection_timeout"
-                | "connection_terminated"
-                | "destination_unavailable"
-                | "http_response_incomplete"
-        );
-        matches!(head.status, 502 | 504) && is_own && is_lost
+        let passes = match head.status {
+            502 | 504 => matches!(
+                error,
+                "connection_refused"
+                    | "connection_timeout"
+                    | "connection_terminated"
+                    | "destination_unavailable"
+                    | "http_response_incomplete"
+            ),
+            503 => error == "connection_limit_reached",
+            _ => false,
+        };
+        is_own && passes
     })
 }
 

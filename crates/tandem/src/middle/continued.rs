@@ -172,6 +172,13 @@ const fn is_break(error: &Error) -> bool {
     side && kind
 }
 
+/// Returns whether an error of the request for the rest means that another attempt may succeed. A
+/// gateway that ends refuses sessions and requests until the next one listens.
+fn is_passing(error: &Error) -> bool {
+    let is_peer = matches!(error.side, Side::Peer | Side::Via);
+    is_break(error) || (is_peer && matches!(error.kind, Kind::Busy | Kind::Full))
+}
+
 /// The meaning of a part or of the end of a reply.
 enum Taken {
     /// The reader gets this part.
@@ -201,8 +208,14 @@ impl Download {
             // The last byte has come, but not the end of the stream.
             Some(Err(error)) if is_break(&error) && self.rest.left() == 0 => Ok(Taken::End),
             Some(Err(error)) if is_break(&error) => self.on_break(error),
+            Some(Err(error)) if self.awaits_rest() && is_passing(&error) => self.on_break(error),
             Some(Err(error)) => Err(self.fail("failed", error)),
         }
+    }
+
+    /// Returns true if the head of the rest has not come.
+    fn awaits_rest(&self) -> bool {
+        self.outage.as_ref().is_some_and(|it| it.limit.is_some())
     }
 
     /// Counts data, and removes the bytes that the reader has already.

@@ -267,7 +267,8 @@ async fn error_page_of_a_relay_is_another_break() {
     for (status, told, expected) in [
         (502, lost, true),
         (504, "gateway; error=connection_timeout", true),
-        (503, "relay; error=connection_limit_reached", false),
+        (503, "relay; error=connection_limit_reached", true),
+        (502, "relay; error=connection_limit_reached", false),
         (502, "relay; error=http_protocol_error", false),
         (502, "cdn; error=connection_refused", false),
         (403, lost, false),
@@ -304,7 +305,7 @@ async fn refused_or_cancelled_download_is_not_repeated() {
     for (kind, side) in [
         (Kind::Forbidden, Side::Peer),
         (Kind::Unauthorized, Side::Peer),
-        (Kind::Busy, Side::Peer),
+        (Kind::Busy, Side::Local),
         (Kind::Protocol, Side::Peer),
         (Kind::Tls, Side::Origin),
         (Kind::Timeout, Side::Local),
@@ -322,6 +323,23 @@ async fn refused_or_cancelled_download_is_not_repeated() {
         // The request for the rest is refused: the download ends with its own error.
         let (got, asked) = run(get(), [first(4), failing(error)]).await;
         assert_eq!((got, asked.len()), (broken(4), 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_gateway_gets_another_request_for_the_rest() {
+    for kind in [Kind::Busy, Kind::Full] {
+        let busy = || Error::new(kind, Side::Peer, "busy");
+        let (got, asked) = run(get(), [first(4), failing(busy()), rest(4)]).await;
+        assert_eq!((got, asked.len()), (whole(), 3));
+        let refusals = (0..6).map(|_| failing(busy()));
+        let (got, asked) = run(get(), [first(4)].into_iter().chain(refusals)).await;
+        assert_eq!((got, asked.len()), (broken(4), 7));
+        // The first response is not repeated from its beginning.
+        let mut answer = first(4);
+        answer.end = End::Error(busy());
+        let (got, asked) = run(get(), [answer]).await;
+        assert_eq!((got.error, asked.len()), (Some(busy()), 1));
     }
 }
 
