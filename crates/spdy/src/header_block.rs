@@ -12,11 +12,12 @@
 
 use std::ops::Range;
 
-use memchr::{memchr, memchr_iter, memchr3};
+use memchr::{memchr_iter, memchr3};
 use tandem_http::message::is_token;
 
 use crate::deflate::{Deflate, RestingDeflate, write_stored, write_zlib_head};
 use crate::inflate::Inflate;
+use crate::secrets::secret_part;
 
 /// The text that both ends know beforehand. Draft section 2.6.10.1.
 pub const DICTIONARY: &[u8] = include_bytes!("dictionary.bin");
@@ -31,7 +32,7 @@ pub enum HeaderCompression {
     /// guesses sent beside a cookie finds the cookie (CRIME).
     Full,
     /// Everything but secrets: those are neither matched nor ever matched against. See
-    /// [`secret_part`].
+    /// `secrets`.
     #[default]
     Safe,
     /// Compresses no part: blocks are stored.
@@ -108,41 +109,6 @@ impl Block {
 
 /// The overhead of each pair, in bytes, in addition to its text, as in HTTP/2.
 const PAIR_OVERHEAD: usize = 32;
-
-/// Returns the index of the first secret byte of a value; the value's length if it has none.
-///
-/// Credentials are secret by name, whatever the site calls them. The query of an address is secret
-/// too: it carries session ids, search words and one-time codes, and a page can make a browser
-/// request addresses of its choice.
-pub fn secret_part(name: &[u8], value: &[u8]) -> usize {
-    const ADDRESSES: [&[u8]; 4] = [b":path", b"referer", b"location", b"content-location"];
-    if ADDRESSES.contains(&name) {
-        return memchr(b'?', value).map_or(value.len(), |at| at + 1);
-    }
-    // ":authority" has no place in SPDY; ":host" and the other names with a colon are never
-    // credentials.
-    if name.first() != Some(&b':') && is_credential(name) {
-        0
-    } else {
-        value.len()
-    }
-}
-
-/// Returns true if the name is that of a credential.
-fn is_credential(name: &[u8]) -> bool {
-    (0..name.len()).any(|at| {
-        let rest = &name[at..];
-        let begins = |marks: &[&[u8]]| marks.iter().any(|mark| rest.starts_with(mark));
-        match rest[0] {
-            b'a' => begins(&[b"auth", b"api-key", b"apikey"]),
-            b'c' => begins(&[b"cookie", b"csrf"]),
-            b's' => begins(&[b"session", b"secret"]),
-            b't' => begins(&[b"token"]),
-            b'x' => begins(&[b"xsrf"]),
-            _ => false,
-        }
-    })
-}
 
 /// Compresses our blocks.
 #[derive(Debug)]
@@ -460,23 +426,6 @@ mod tests {
             round_trip(HeaderCompression::Safe, rests);
             round_trip(HeaderCompression::Off, rests);
         }
-    }
-
-    #[test]
-    fn secrets_by_name_and_by_query() {
-        for name in [
-            "cookie",
-            "set-cookie",
-            "authorization",
-            "proxy-authorization",
-            "x-csrf-token",
-            "x-api-key",
-        ] {
-            assert_eq!(secret_part(name.as_bytes(), b"value"), 0, "{name}");
-        }
-        assert_eq!(secret_part(b"accept", b"value"), 5);
-        assert_eq!(secret_part(b":path", b"/a?b=c"), 3);
-        assert_eq!(secret_part(b"referer", b"http://a/b"), 10);
     }
 
     fn raw(pairs: &[(&str, &str)]) -> Vec<u8> {

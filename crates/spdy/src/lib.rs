@@ -7,6 +7,7 @@
 //!   them.
 //! * [`header_block`]: lists of names and values in one zlib stream per direction.
 //! * `deflate`, `inflate`: the compressor, which never matches a secret, and the inflater.
+//! * `secrets`: the parts of a list that the compressor must not match.
 //! * `http`: requests, responses and pushes as header blocks.
 //! * `stream`, `flow`: states and windows.
 //! * [`status`]: numbers of RST_STREAM and GOAWAY.
@@ -23,6 +24,7 @@ pub mod frame;
 pub mod header_block;
 mod http;
 mod inflate;
+mod secrets;
 pub mod status;
 mod stream;
 
