@@ -313,6 +313,11 @@ pub trait Mux {
     /// responses drop it.
     fn inform(&mut self, id: StreamId, head: &ResponseHead);
 
+    /// Returns true if the protocol has interim responses.
+    fn has_interim(&self) -> bool {
+        true
+    }
+
     /// Server: the response head. `end`: no body follows.
     fn respond(&mut self, id: StreamId, head: &ResponseHead, end: bool);
 

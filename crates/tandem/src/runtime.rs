@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
 use crate::config::ConfigError;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, SessionKind};
 use crate::roles::Role;
 use crate::services::Services;
 use crate::session::Drain;
@@ -72,12 +72,14 @@ pub struct Running {
     services: Arc<Services>,
 }
 
-/// The identity of a listener: the protocol, and the address as it is written in the endpoint.
-type ListenerKey = (Protocol, String);
+/// The identity of a listener: the protocol, and the address as it is written in the endpoint. With
+/// port 0, each session protocol has a listener of its own.
+type ListenerKey = (Protocol, String, Option<SessionKind>);
 
 fn key(role: &dyn Role, endpoint: &Endpoint) -> Result<ListenerKey, ConfigError> {
     let protocol = role.listening().transports.to_listen(endpoint)?.protocol();
-    Ok((protocol, endpoint.authority()))
+    let session = (endpoint.port == 0).then_some(endpoint.session);
+    Ok((protocol, endpoint.authority(), session))
 }
 
 impl std::fmt::Debug for Running {

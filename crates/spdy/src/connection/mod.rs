@@ -448,8 +448,11 @@ impl Mux for Connection {
         self.open_request(head, end, priority)
     }
 
-    /// SPDY has no interim responses.
     fn inform(&mut self, _id: StreamId, _head: &ResponseHead) {}
+
+    fn has_interim(&self) -> bool {
+        false
+    }
 
     fn respond(&mut self, id: StreamId, head: &ResponseHead, end: bool) {
         self.write_response(id, head, end);

@@ -193,6 +193,26 @@ fn pair_forwards_interim_responses_first() {
 }
 
 #[test]
+fn client_answers_an_expectation_that_spdy_cannot() {
+    let sessions = CARRYING.into_iter();
+    for session in sessions.filter(|session| session.starts_with("spdy")) {
+        let origin = Scene::new(|_, mut client| {
+            client.request().unwrap();
+            client.send("HTTP/1.1 100 Continue\r\n\r\n");
+            assert_eq!(client.read_exact(4), b"body");
+            client.send("HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n");
+        });
+        let pair = carrying_pair(session);
+        let mut client = pair.connect();
+        let fields = "Content-Length: 4\r\nExpect: 100-continue\r\n";
+        client.send(request("POST", &origin.url("/"), fields));
+        assert_eq!(client.head().unwrap().status, 100, "{session}");
+        client.send("body");
+        assert_eq!(client.answer("POST").status, 201, "{session}");
+    }
+}
+
+#[test]
 fn client_answers_pipelined_requests_in_order() {
     let origin = Scene::new(|_, mut client| {
         while let Some(asked) = client.request() {

@@ -104,11 +104,9 @@ pub(crate) fn start_client_with(
     mut options: ClientOptions,
     transports: &Transports,
 ) -> (Running, SocketAddr, SocketAddr) {
-    // Two listeners on port 0 of one address would have the same key: distinct loopback addresses
-    // keep them apart.
     options.listen = vec![
         endpoint("http://127.0.0.1:0"),
-        endpoint("socks5://127.0.0.2:0"),
+        endpoint("socks5://127.0.0.1:0"),
     ];
     let (http, socks) = (options.listen[0].clone(), options.listen[1].clone());
     let (running, http) = running(options.typed_with(transports).unwrap(), &http);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tandem_http::mux::OpenError;
 use tandem_http::pushed::is_pushed;
-use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
+use tandem_http::{Event, Priority, Reason, RequestHead, ResponseHead, Role, StreamId};
 
 use super::core::Core;
 use super::driver::{Driver, Owner, Pace};
@@ -153,6 +153,12 @@ impl MuxClient {
     }
 }
 
+/// Returns true if the body waits for an interim response (RFC 9110 section 10.1.1).
+fn expects_continue(exchange: &Exchange) -> bool {
+    let fields = &exchange.request.fields;
+    !exchange.body.is_empty() && fields.has_token("expect", "100-continue")
+}
+
 /// Dials, and drives the session to its end.
 async fn drive(
     shared: Rc<Shared>,
@@ -215,6 +221,10 @@ impl Connected for MuxClient {
                 priority: exchange.priority.watch(),
             };
             let uploading = self.start_upload(id, exchange, &uploaded);
+            if expects_continue(exchange) && !self.shared.core.borrow().has_interim() {
+                // No 100 can come from the other end, and the sender of the body would wait.
+                sink.send(Part::Hints(ResponseHead::new(100))).await;
+            }
             let mut agreed = false;
             loop {
                 let part = std::future::poll_fn(|cx| stream.poll_part(cx)).await;
