@@ -160,7 +160,7 @@ fn gateway_that_cannot_listen_leaves_its_files() {
 }
 
 #[test]
-fn gateway_of_another_origin_serves_no_file_of_the_first() {
+fn gateway_of_another_origin_serves_no_old_file() {
     let (setting, other) = (Setting::new("first", 2000), Setting::new("second", 2000));
     let gateway = setting.start(&[]);
     assert_eq!(setting.get(&gateway, "/a"), "1");

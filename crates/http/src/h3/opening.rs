@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_without_bytes_are_bounded_over_all_urgencies() {
+    fn streams_without_bytes_are_bounded_in_total() {
         let mut opening = Opening::default();
         let mut id = 0;
         for urgency in (0..8).rev() {

@@ -327,7 +327,7 @@ fn the_path_decides_by_size() {
 }
 
 #[test]
-fn possible_resources_are_those_of_the_page_or_its_kind() {
+fn possible_resources_are_of_the_page_or_its_kind() {
     let mut auto = taught(3, 30);
     let before = auto.save();
     let urls = |auto: &Auto, page: &str| -> Vec<String> {

@@ -203,7 +203,7 @@ fn resource_beyond_a_redirect_keeps_its_metadata() {
 
 /// The browser's own request does not tell the metadata of the next one.
 #[test]
-fn redirect_of_unknown_metadata_is_left_to_the_browser() {
+fn redirect_of_unknown_metadata_is_left_to_browsers() {
     for field in [("sec-fetch-dest", "video-x"), ("sec-fetch-site", "none")] {
         let mut pair = Pair::new(&[
             ("https://a.test/old", redirect("/new")),

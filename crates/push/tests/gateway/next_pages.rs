@@ -70,7 +70,7 @@ fn next_document_is_pushed_after_the_load() {
 }
 
 #[test]
-fn next_document_is_pushed_only_to_a_client_that_takes_it() {
+fn next_document_needs_a_client_that_takes_it() {
     for taken in [NextPush::Off, NextPush::Validators] {
         let mut pair = pair(taken, &pages(document()));
         assert!(next_of_first(&mut pair, NAVIGATION).is_empty(), "{taken:?}");
@@ -78,7 +78,7 @@ fn next_document_is_pushed_only_to_a_client_that_takes_it() {
 }
 
 #[test]
-fn document_that_must_be_validated_waits_for_the_next_page() {
+fn stale_document_waits_for_the_next_page() {
     let mut pair = pair(
         NextPush::Bodies,
         &pages(document().with("cache-control", "no-cache")),
@@ -302,7 +302,7 @@ fn unused_documents_end_the_pushes() {
 }
 
 #[test]
-fn resources_are_promised_when_the_browser_takes_the_document() {
+fn resources_are_promised_once_the_document_is_taken() {
     let mut pages = pages(document());
     pages.push((
         STYLE,

@@ -219,7 +219,7 @@ fn resource_beyond_a_redirect_keeps_its_referrer() {
 }
 
 #[test]
-fn redirect_of_an_unknown_referrer_is_left_to_the_browser() {
+fn redirect_of_unknown_referrer_is_left_to_browsers() {
     for (referrer, policy, is_followed) in [
         ("https://b.test/", "origin", false),
         ("http://b.test/", "origin", true),
@@ -257,7 +257,7 @@ fn redirect_after_a_change_is_left_to_the_browser() {
 
 /// A script or a browser may request the URL without a redirect as well.
 #[test]
-fn push_without_a_referrer_serves_no_page_of_its_origin() {
+fn push_without_referrer_serves_no_page_of_its_origin() {
     let url = "http://a.test/new";
     for has_own_fields in PROMISES {
         for (named, is_pushed) in [(None, true), (Some("http://a.test/page"), false)] {

@@ -138,7 +138,7 @@ fn fields_with_secrets_are_not_learned() {
 }
 
 #[test]
-fn other_origin_is_sent_no_field_that_needs_a_preflight() {
+fn other_origin_gets_no_field_that_needs_a_preflight() {
     let cors = [JSON, ("origin", "http://a.test")];
     let mut pair = taught(true, FOREIGN, &cors);
     pair.get("http://b.test/first", &[]);

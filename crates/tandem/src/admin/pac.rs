@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn script_names_the_tls_listener_to_a_trusting_firefox() {
+    fn script_names_tls_listener_to_a_trusting_firefox() {
         let directory = std::env::temp_dir().join(format!("tandem-pac-{}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("a directory");
         let mut proxies = proxies("127.0.0.1:8119", "127.0.0.1:8118");

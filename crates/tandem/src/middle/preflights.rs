@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn preflights_that_joined_a_refused_one_are_sent_together() {
+    async fn joined_preflights_leave_together_after_a_refusal() {
         let (stage, api) = stage();
         api.permits.set(false);
         let ask = || status(stage.call(exchange(Method::Options, "anna")));
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn refused_request_ends_the_permission_of_its_preflight() {
+    async fn refused_request_ends_its_preflight_permission() {
         let (stage, api) = stage();
         let ask = |method| status(stage.call(exchange(method, "anna")));
         ask(Method::Options).await;

@@ -278,7 +278,7 @@ fn changed_or_unmarked_file_is_never_mixed() {
 }
 
 #[test]
-fn origin_without_ranges_sends_a_short_beginning_again() {
+fn origin_without_ranges_repeats_a_short_beginning() {
     let pair = Broken::over("h2", BodyCompression::Off);
     let origin = FileOrigin::start(FileRules {
         size: 200_000,

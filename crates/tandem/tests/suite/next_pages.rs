@@ -40,7 +40,7 @@ fn open(client: &mut Client, origin: &Scene, path: &str, from: Option<&str>) {
 }
 
 #[test]
-fn next_document_of_other_users_is_pushed_to_a_client_that_takes_it() {
+fn next_document_is_pushed_to_a_client_that_takes_it() {
     let (origin, told) = origin();
     let gateway = Gateway::start_with("h2", |options| options.hold_out = Some(0.0));
     for _ in 0..4 {

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_end_once_wanted_ones_are_there_and_none_is_open() {
+    fn requests_end_with_the_last_wanted_or_open_one() {
         let wanted = ["a", "b"].map(str::to_owned).into();
         let mut requests = Requests::default();
         requests.list.push(request("a", Some(3.0)));

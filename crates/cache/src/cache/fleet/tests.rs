@@ -364,7 +364,7 @@ fn reload_keeps_the_invalidations_that_wait() {
 }
 
 #[test]
-fn cache_adopts_no_answer_to_a_question_from_before_a_reload() {
+fn cache_adopts_no_answer_asked_before_a_reload() {
     let mut one = Gateway::new(Sharing::Origin, 1);
     one.get(0, 1, &request(&[]), &fresh());
     let lent = one.lend();

@@ -45,7 +45,7 @@ fn resource_serves_others_after_enough_users() {
 }
 
 #[test]
-fn user_sees_no_fetch_of_another_one_before_enough_users() {
+fn user_sees_no_fetch_of_others_before_enough_users() {
     let mut world = World::new(Sharing::Shared, 4);
     let fetch = |world: &mut World, user, body| {
         let Lookup::Fetch(fetch, _) = world.lookup(user, &get(&[])) else {

@@ -29,7 +29,7 @@ fn h3_client_changes_priorities() {
 
 /// The carrier has taken both bodies, and may still hold them.
 #[test]
-fn h3_client_changes_priorities_of_responses_that_left_the_core() {
+fn h3_client_reprioritises_responses_past_the_core() {
     let mut pair = Pair::new();
     let (near, id) = asked(&mut pair);
     let push = promised(&mut pair, id);

@@ -115,7 +115,7 @@ fn h3_unfinished_requests_leave_room_for_other_frames() {
 }
 
 #[test]
-fn h3_requests_that_wait_for_insertions_count_as_unfinished() {
+fn h3_requests_waiting_for_insertions_are_unfinished() {
     let mut raw = server();
     // The sections need an insertion that does not come.
     let section = [&[2, 0][..], &[0; 99_998]].concat();
@@ -154,7 +154,7 @@ fn h3_slow_request_has_time_while_it_makes_progress() {
 }
 
 #[test]
-fn h3_request_that_makes_progress_for_ever_is_rejected() {
+fn h3_request_with_endless_progress_is_rejected() {
     const LIMIT: Duration = Duration::from_secs(30);
     let mut raw = server();
     let begun = raw.now;

@@ -212,7 +212,7 @@ fn read_slowly(mut far: TcpStream, seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn slow_readers_get_right_bytes_while_places_are_used_again() {
+fn slow_readers_get_right_bytes_of_reused_places() {
     const BODIES: u32 = 200;
     let region = region(200);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn left_file_of_a_token_is_removed_before_its_submission_ends() {
+    fn token_file_is_removed_before_its_submission_ends() {
         let directory = directory("left");
         let files = ClientFiles::open(directory.clone()).expect("a directory");
         let key = IssuerKey::generate().expect("a key");

@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn reference_gives_the_push_or_the_response_of_another_request() {
+    fn reference_gives_a_push_or_another_response() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()

@@ -224,7 +224,7 @@ fn early_connection_serves_the_browsers_next_one() {
 }
 
 #[test]
-fn opened_page_without_http2_push_or_consent_brings_nothing() {
+fn opened_page_needs_http2_push_and_consent() {
     let (scene, told) = origin(|| images(2));
     let public = Public::new("early-off");
     let identity = public.identity("good");

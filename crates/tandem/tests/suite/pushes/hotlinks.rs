@@ -36,7 +36,7 @@ fn origin_that_reads(field: &'static str) -> (Scene, mpsc::Receiver<String>) {
 }
 
 #[test]
-fn targets_of_redirects_have_the_referrer_of_the_browser() {
+fn redirect_targets_have_the_browsers_referrer() {
     for session in SESSIONS {
         for accept in ["text/html", "*/*"] {
             let (origin, told) = origin_that_reads("referer");

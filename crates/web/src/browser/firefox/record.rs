@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn body_size_without_an_answer_of_the_cache_is_that_of_the_bytes_received() {
+    fn body_size_without_cache_is_that_of_received_bytes() {
         let response = |received: u64| {
             json!({ "bodySize": 0, "headersSize": 281, "bytesReceived": received, "headers": [
                 { "name": "Content-Length", "value": { "type": "string", "value": "17072" } }] })
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn image_from_the_memory_of_the_page_is_no_second_request() {
+    fn image_from_page_memory_is_no_second_request() {
         let (mut record, url) = (FirefoxRecord::default(), "http://a.test/image");
         let from_memory = |id: &str, url: &str| {
             let mut event = request(id, 0, url, json!({}));
