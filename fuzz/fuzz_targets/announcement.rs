@@ -1,6 +1,6 @@
 //! An announcement in any bytes gives an error, or ways to the host of its own site within the
-//! bounds, which are parsed again from their display. The first byte is the kind of the site, and the
-//! next two are the age of the response.
+//! bounds, which are parsed again from their display. The first byte is the kind of the site, and
+//! the next two are the age of the response.
 #![no_main]
 
 use std::time::Duration;

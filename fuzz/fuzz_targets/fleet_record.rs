@@ -1,6 +1,6 @@
 //! A record of a fleet: no bytes are accepted that a gateway with the key did not write. The
-//! plaintext of a record, the learned statistics and the reports of users in it are refused, or safe
-//! to merge.
+//! plaintext of a record, the learned statistics and the reports of users in it are refused, or
+//! safe to merge.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -334,9 +334,9 @@ impl<F: Clone> Cache<F> {
             || (!asked.contains("authorization") && (explicit || !asked.contains("cookie")))
     }
 
-    /// Returns the stored responses for a key, if the user may know of any. `Some(user)` beside them
-    /// says that the user may know of the own ones only: the time of another user's response would
-    /// show that somebody else was there.
+    /// Returns the stored responses for a key, if the user may know of any. `Some(user)` beside
+    /// them says that the user may know of the own ones only: the time of another user's response
+    /// would show that somebody else was there.
     fn resource(&self, key: &Key, user: u64) -> Option<(&Resource, Option<u64>)> {
         let resource = self.store.get(key)?;
         if resource.crowd.count >= self.needed(key, resource.name) {

@@ -2,9 +2,9 @@
 //!
 //! The key covers every part of a request that may change the origin's choice of a resource (RFC
 //! 9111 section 7.1). Frameworks read some fields in place of the URL or the method, and most of
-//! them begin with `X-`. The key therefore covers all fields with such a name, and a list of others.
-//! A request with a body, with a head of unusual size or with capital letters in its host has no
-//! key: an origin may answer it otherwise than the plain request.
+//! them begin with `X-`. The key therefore covers all fields with such a name, and a list of
+//! others. A request with a body, with a head of unusual size or with capital letters in its host
+//! has no key: an origin may answer it otherwise than the plain request.
 
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ impl Sharing {
     }
 }
 
-/// The fields without `X-` that some frameworks read in place of the URL, the method or the client's
-/// address.
+/// The fields without `X-` that some frameworks read in place of the URL, the method or the
+/// client's address.
 const OVERRIDES: [&str; 19] = [
     "base-url",
     "cf-connecting-ip",
@@ -54,8 +54,8 @@ const OVERRIDES: [&str; 19] = [
     "url",
 ];
 
-/// The bytes of a request's target and fields above which the request has no key. Browsers send less
-/// than a quarter of it, apart from cookies.
+/// The bytes of a request's target and fields above which the request has no key. Browsers send
+/// less than a quarter of it, apart from cookies.
 const MAX_HEAD: usize = 8 << 10;
 
 /// The key of a stored response: who may use it, and the target of its request.

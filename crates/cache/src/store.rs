@@ -55,7 +55,8 @@ pub(crate) struct Resource {
 pub struct Store {
     resources: unsync::Cache<Key, Resource, Weigh, RandomState, Evict>,
     groups: HashMap<Group, Members>,
-    /// The stored keys with overrides, by the base that they share with the key of the plain target.
+    /// The stored keys with overrides, by the base that they share with the key of the plain
+    /// target.
     overridden: HashMap<Box<[u8]>, HashSet<Key>>,
     names: Option<Names>,
     group_capacity: u64,
@@ -164,8 +165,8 @@ impl Store {
         self.names.as_ref()
     }
 
-    /// Counts a user of another cache for a resource. Returns the users that were counted, or `None`
-    /// if nothing is stored.
+    /// Counts a user of another cache for a resource. Returns the users that were counted, or
+    /// `None` if nothing is stored.
     pub(crate) fn note_tag(&mut self, key: &Key, tag: u16) -> Option<Crowd<8>> {
         let mut resource = self.resources.peek_mut(key)?;
         resource.crowd.note_tag(tag);
@@ -239,8 +240,8 @@ impl Store {
         self.put(key, resource);
     }
 
-    /// Replaces one response of a resource by an updated one, if it is still stored. Returns whether
-    /// the user was counted.
+    /// Replaces one response of a resource by an updated one, if it is still stored. Returns
+    /// whether the user was counted.
     pub(crate) fn update(
         &mut self,
         key: &Key,
@@ -262,8 +263,8 @@ impl Store {
         is_counted
     }
 
-    /// Inserts or replaces a resource, and keeps all bounds. A resource above the bound of its group
-    /// is not stored.
+    /// Inserts or replaces a resource, and keeps all bounds. A resource above the bound of its
+    /// group is not stored.
     fn put(&mut self, key: Key, mut resource: Resource) {
         loop {
             let variants: u64 = resource.variants.iter().map(|it| it.weight()).sum();

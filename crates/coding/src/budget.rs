@@ -1,4 +1,5 @@
-//! The memory of encoders and decoders: a bound for the process, and a smaller one for each session.
+//! The memory of encoders and decoders: a bound for the process, and a smaller one for each
+//! session.
 //!
 //! A body that finds no room travels uncompressed, so an exhausted budget costs bytes and never a
 //! response.

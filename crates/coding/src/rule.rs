@@ -11,8 +11,8 @@
 //! - The request has cookies. Exceptions are responses with `public` or `s-maxage`, and style
 //!   sheets and scripts, if their lifetime is above zero. A script with a query may repeat text of
 //!   it beside the user's data (JSONP), so its lifetime must be a day.
-//! - The response sets a cookie without `public`, says `private` or `no-store`, or varies by cookie,
-//!   by authorization or by everything.
+//! - The response sets a cookie without `public`, says `private` or `no-store`, or varies by
+//!   cookie, by authorization or by everything.
 //!
 //! Each body is compressed alone. Data of different URLs or users never meet in one frame.
 

@@ -1,5 +1,5 @@
-//! The cost of a fleet: bytes of records for each page load, and the times for which a thread of the
-//! fleet holds the locks that requests need. `docs/src/fleet.md` has the figures.
+//! The cost of a fleet: bytes of records for each page load, and the times for which a thread of
+//! the fleet holds the locks that requests need. `docs/src/fleet.md` has the figures.
 //!
 //! `cargo bench -p tandem-fleet`
 

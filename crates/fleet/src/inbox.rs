@@ -2,8 +2,8 @@
 //! none that has expired.
 //!
 //! The log may repeat records, reorder those of different gateways, or return after a loss with old
-//! ones. The inbox remembers the last sequence number of each gateway. It forgets a gateway no sooner
-//! than all of its records have expired.
+//! ones. The inbox remembers the last sequence number of each gateway. It forgets a gateway no
+//! sooner than all of its records have expired.
 
 use std::collections::HashMap;
 
@@ -79,8 +79,8 @@ impl Inbox {
         live.filter(|peer| peer.time + LIFETIME > now).count()
     }
 
-    /// Checks a record from the log at the time `now`, in seconds since 1970. Returns its content at
-    /// the first time.
+    /// Checks a record from the log at the time `now`, in seconds since 1970. Returns its content
+    /// at the first time.
     ///
     /// # Errors
     /// Returns the reason for which the record is ignored.

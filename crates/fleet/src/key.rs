@@ -50,8 +50,8 @@ impl FleetKey {
         Self(Salt::new(HKDF_SHA256, b"tandem fleet 1").extract(secret))
     }
 
-    /// Returns the key for the records of one gateway. Each run of a gateway has another identifier,
-    /// so that sequence numbers can serve as nonces.
+    /// Returns the key for the records of one gateway. Each run of a gateway has another
+    /// identifier, so that sequence numbers can serve as nonces.
     pub(crate) fn of_records(&self, gateway: GatewayId) -> LessSafeKey {
         self.cipher(b"records", gateway)
     }
@@ -131,8 +131,8 @@ impl UserKey {
 pub struct TargetKey(hmac::Key);
 
 impl TargetKey {
-    /// Returns the name of a target. Gateways with another `scope`, such as other rules for origins,
-    /// have other names.
+    /// Returns the name of a target. Gateways with another `scope`, such as other rules for
+    /// origins, have other names.
     #[must_use]
     pub fn name(&self, scope: &[u8], target: &[u8]) -> NameHash {
         let mut context = hmac::Context::with_key(&self.0);

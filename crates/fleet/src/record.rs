@@ -162,8 +162,8 @@ impl Record {
     }
 }
 
-/// Parses the plaintext of a record: its time in seconds since 1970, and its content. Returns `None`
-/// for other bytes.
+/// Parses the plaintext of a record: its time in seconds since 1970, and its content. Returns
+/// `None` for other bytes.
 #[must_use]
 pub fn decode(plain: &[u8]) -> Option<(u64, Content)> {
     let (time, rest) = plain.split_first_chunk()?;

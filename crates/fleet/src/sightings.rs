@@ -2,8 +2,8 @@
 //!
 //! A gateway reports each user that it counts for a name that few users know: a URL, or a page with
 //! a resource. A report has a keyed hash of the name, and a tag of the user with 15 bits. Gateways
-//! with other keys learn nothing from it. A gateway uses the reports of others for the names that it
-//! knows itself: when it hears them, or when it meets the name later.
+//! with other keys learn nothing from it. A gateway uses the reports of others for the names that
+//! it knows itself: when it hears them, or when it meets the name later.
 //!
 //! The reports form a set for each name, so their order and repetitions do not matter. Memory is
 //! bounded: both tables forget the oldest half when they are full, and after half a day.

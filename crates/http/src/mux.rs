@@ -259,11 +259,11 @@ pub struct MuxConfig {
     pub push: bool,
     /// Server: tell the peer that extended CONNECT works (RFC 8441). Default true.
     pub extended_connect: bool,
-    /// HTTP/2 server: send nothing before the client's SETTINGS, announce the default stream window,
-    /// and widen the window of each request by WINDOW_UPDATE. Firefox 153 loses the bytes that a
-    /// proxy sends before its first request. It does not apply our SETTINGS to a tunnel that it
-    /// opened before them either (RFC 9113 section 6.9.2). Both would leave windows of 65,535 bytes
-    /// for good. Default false.
+    /// HTTP/2 server: send nothing before the client's SETTINGS, announce the default stream
+    /// window, and widen the window of each request by WINDOW_UPDATE. Firefox 153 loses the bytes
+    /// that a proxy sends before its first request. It does not apply our SETTINGS to a tunnel that
+    /// it opened before them either (RFC 9113 section 6.9.2). Both would leave windows of 65,535
+    /// bytes for good. Default false.
     pub widens_streams: bool,
 }
 

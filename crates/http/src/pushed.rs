@@ -72,8 +72,8 @@ impl EventQueue {
         Some(event)
     }
 
-    /// Charges a promise or the head of a pushed response of `size` bytes. Returns false if too many
-    /// wait for their reader.
+    /// Charges a promise or the head of a pushed response of `size` bytes. Returns false if too
+    /// many wait for their reader.
     pub(crate) fn admits_head(&self, size: usize, flood: &mut FloodBudget) -> bool {
         flood.charge_pushed_head(size);
         self.has_room(0)

@@ -384,7 +384,8 @@ impl Auto {
 
     /// Returns the resources that visits to a page may request, with the share of the visits that
     /// do: those of the page if several loads have shown them, else those of its kind and its site.
-    /// A fifth of a known page's loads must request a resource, and enough users. It changes nothing.
+    /// A fifth of a known page's loads must request a resource, and enough users. It changes
+    /// nothing.
     #[must_use]
     pub fn possible(&self, page: &str) -> Vec<Candidate> {
         let least_users = self.least_users();

@@ -1,9 +1,9 @@
 //! Batches: the gateways of a store deliver the submissions of several clients together and in
 //! random order.
 //!
-//! The store collects submissions until the [`Rule`] ends their batch. It then makes all of them due
-//! at one time, and delivers those of one time in the order of their random identifiers. The batch
-//! is in the store, so all gateways share it, and it survives a restart.
+//! The store collects submissions until the [`Rule`] ends their batch. It then makes all of them
+//! due at one time, and delivers those of one time in the order of their random identifiers. The
+//! batch is in the store, so all gateways share it, and it survives a restart.
 
 use crate::store::{BATCH_RESERVE, Millis};
 

@@ -1,5 +1,5 @@
-//! Headless browsers, Chromium and Firefox: each loads a page with a fresh profile, through any proxy
-//! or none, and records every request.
+//! Headless browsers, Chromium and Firefox: each loads a page with a fresh profile, through any
+//! proxy or none, and records every request.
 //!
 //! ```text
 //!  Settings ──▶ chromium: DevTools protocol over a pipe ─┐
@@ -8,8 +8,8 @@
 //!                   └── load: the requests of a page, and its end
 //! ```
 //!
-//! A browser uses only the network of the thread that starts it. It and its profile are removed when
-//! a [`Browser`] is closed or dropped, and also when this process is killed.
+//! A browser uses only the network of the thread that starts it. It and its profile are removed
+//! when a [`Browser`] is closed or dropped, and also when this process is killed.
 
 mod chromium;
 mod firefox;

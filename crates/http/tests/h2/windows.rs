@@ -1,4 +1,5 @@
-//! Tests of the windows of a server that widens each stream by WINDOW_UPDATE (RFC 9113 section 6.9).
+//! Tests of the windows of a server that widens each stream by WINDOW_UPDATE (RFC 9113 section
+//! 6.9).
 
 use std::time::Instant;
 

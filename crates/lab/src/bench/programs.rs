@@ -112,8 +112,9 @@ impl Origin {
     }
 }
 
-/// Returns the flag with which a client takes no compressed bodies, unless `options` decide on that.
-/// The bodies of recorded pages are as long as the compressed ones were, and must cross the path so.
+/// Returns the flag with which a client takes no compressed bodies, unless `options` decide on
+/// that. The bodies of recorded pages are as long as the compressed ones were, and must cross the
+/// path so.
 pub fn without_compression(options: &[String]) -> Option<&'static str> {
     let decides = |option: &String| option.starts_with("--compress");
     (!options.iter().any(decides)).then_some("--compress=off")

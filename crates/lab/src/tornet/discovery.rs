@@ -1,8 +1,8 @@
 //! Loads pages of onion services by a client that discovers their gateways, by a client that does
 //! not, and by tor alone, in alternation (`docs/src/discovery.md`).
 //!
-//! - [`DiscoveryPlan`] has the settings, and [`run`] takes turns. Each visit has a new client and new
-//!   isolation keys, one for each site, as Tor Browser has.
+//! - [`DiscoveryPlan`] has the settings, and [`run`] takes turns. Each visit has a new client and
+//!   new isolation keys, one for each site, as Tor Browser has.
 //! - `visit`: the findings of a visit. `streams`: the circuits of each stream, by the events of
 //!   `tor`. `fence`: the packets that left the client. `report`: the times.
 //!

@@ -1,16 +1,16 @@
 //! A page over the private Tor network: plain HTTP/1.1, the pair with and without push, and a
 //! client without a gateway, in alternation through the same Tor client.
 //!
-//! - [`MeasurePlan`] has the pages and settings; [`run`] takes turns, and every load has a new client,
-//!   session and circuit.
+//! - [`MeasurePlan`] has the pages and settings; [`run`] takes turns, and every load has a new
+//!   client, session and circuit.
 //! - `setup`: the ways to load a page. `load`: one load, with its traffic.
 //! - `pushes`: the counters of a client around a load.
 //! - `report`: a row per setup. `verdict`: the effect of push according to the rows, over all
 //!   pages.
 //!
 //! Every load requests the page under a different name, so that the gateway sees an unvisited site.
-//! Only [`PushMode::Visited`] loads share a name, which other users have visited before. Each of those
-//! users has a session from an address that many share, so the gateway counts each as a user.
+//! Only [`PushMode::Visited`] loads share a name, which other users have visited before. Each of
+//! those users has a session from an address that many share, so the gateway counts each as a user.
 //!
 //! Bytes and packets are those of the client's interface, as the emulator counted them. They are
 //! TLS records full of cells, TCP acknowledgements, and the small background traffic of tor (also
@@ -64,8 +64,8 @@ pub struct MeasurePlan {
     pub bounds: Vec<BoundKnowledge>,
     /// The connections of these loads.
     pub bound_connections: usize,
-    /// Visits of other users before the first load with [`PushMode::Visited`]; that load is one more
-    /// for those after it.
+    /// Visits of other users before the first load with [`PushMode::Visited`]; that load is one
+    /// more for those after it.
     pub visits: usize,
     /// Turns that each setup gets.
     pub passes: usize,

@@ -177,8 +177,8 @@ pub fn prepare(command: &mut Command, setup: ChildSetup<'_>) {
     unsafe { command.pre_exec(enter) };
 }
 
-/// Prepares a command that this process supervises: it ends with the thread that spawned it, gets no
-/// signals from the terminal, and has no blocked signals. The namespace must stay open until the
+/// Prepares a command that this process supervises: it ends with the thread that spawned it, gets
+/// no signals from the terminal, and has no blocked signals. The namespace must stay open until the
 /// command is spawned.
 pub fn prepare_supervised(command: &mut Command, network: Option<BorrowedFd<'_>>) {
     let setup = ChildSetup {

@@ -2,9 +2,9 @@
 //! and site, the loads and the requested assets.
 //!
 //! Several gateways of one operator share it. Each gateway sends its own gains, never those that it
-//! has received, and each receiver merges a set of gains once. The order does not matter, except for
-//! the speed at which old loads lose weight. The gains contain only URLs and pages that enough users
-//! requested, by the rule of the state file.
+//! has received, and each receiver merges a set of gains once. The order does not matter, except
+//! for the speed at which old loads lose weight. The gains contain only URLs and pages that enough
+//! users requested, by the rule of the state file.
 
 use super::merge::merge_store;
 use super::mixer::Rate;
@@ -222,8 +222,8 @@ impl Gains {
         Ok(Self(store))
     }
 
-    /// Forgets counts of users that are too few for the receiver. Merged with users of the receiver,
-    /// they could count one person twice.
+    /// Forgets counts of users that are too few for the receiver. Merged with users of the
+    /// receiver, they could count one person twice.
     fn forget_small_crowds(&mut self, least_users: u8) {
         let forget = |crowd: &mut store::Crowd| {
             if crowd.count < least_users {
@@ -294,9 +294,9 @@ impl Auto {
         }
     }
 
-    /// Gathers the gains of at most `contexts` contexts, up to about `limit` bytes and at most twice
-    /// as many. Returns whether the gains are complete: no context is left, or they have these
-    /// bytes.
+    /// Gathers the gains of at most `contexts` contexts, up to about `limit` bytes and at most
+    /// twice as many. Returns whether the gains are complete: no context is left, or they have
+    /// these bytes.
     pub fn gather_gains(
         &mut self,
         gathering: &mut Gathering,

@@ -169,8 +169,9 @@ impl Metadata {
     /// fields `asked`, as far as it names its metadata.
     ///
     /// Origins answer pages, frames and the parts of pages in different ways, and scripts in
-    /// another way than style sheets. The gateway knows the mode of a part less surely, and a script may
-    /// request any part as data. The page of a link is as good as an address that the user enters.
+    /// another way than style sheets. The gateway knows the mode of a part less surely, and a
+    /// script may request any part as data. The page of a link is as good as an address that the
+    /// user enters.
     pub(crate) fn fits(self, asked: &Fields) -> bool {
         let [destination, mode, site] = NAMES.map(|name| asked.get(name));
         let is_direct = |site: &[u8]| matches!(site, b"none" | b"same-origin");

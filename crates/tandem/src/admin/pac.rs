@@ -55,10 +55,10 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// Returns the script, which sends everything to the client. Chromium uses the second listener if it
-/// does not trust the certificate of the first. Firefox shows an error instead, so the TLS listener
-/// is left out unless `tandem trust` has changed a profile of Firefox. The script names no direct
-/// connection.
+/// Returns the script, which sends everything to the client. Chromium uses the second listener if
+/// it does not trust the certificate of the first. Firefox shows an error instead, so the TLS
+/// listener is left out unless `tandem trust` has changed a profile of Firefox. The script names no
+/// direct connection.
 fn script(proxies: &Proxies, is_firefox: bool) -> String {
     let is_trusted = || proxies.authority.as_deref().is_some_and(lists_firefox);
     let is_usable = !is_firefox || proxies.http.is_none() || is_trusted();

@@ -39,7 +39,8 @@ with_path! {
         /// serves one, submit=URL takes submissions for one [default: forward]
         mode: Option<ModeOption> [help_heading = "Destinations", value_name = "MODE"],
         /// Fetch HTTPS of hosts that authenticated clients open, and read it [default: false]
-        open_https: Option<bool> [help_heading = "Admission", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        open_https: Option<bool> [help_heading = "Admission", num_args = 0..=1,
+            default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Destinations allowed besides the public Internet: a network, or a network and one port
         /// (repeatable)
         allow_dest: Vec<AllowDest> [help_heading = "Destinations", value_name = "NET[:PORT]"],
@@ -50,10 +51,12 @@ with_path! {
         allow_port: Vec<u16> [help_heading = "Destinations", value_name = "PORT"],
         /// Carry UDP datagrams of clients (SOCKS or CONNECT-UDP) to the same destinations and ports
         /// [default: false]
-        udp: Option<bool> [help_heading = "Destinations", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        udp: Option<bool> [help_heading = "Destinations", num_args = 0..=1,
+            default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Announce this gateway in responses to visitors without Tandem, and at
         /// /.well-known/session-gateway [default: true with mode=reverse and --open]
-        announce: Option<bool> [help_heading = "Destinations", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        announce: Option<bool> [help_heading = "Destinations", num_args = 0..=1,
+            default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Configuration of tor, such as /etc/tor/torrc: warnings name the announced ports that it
         /// does not lead to this gateway [default: not checked]
         torrc: Option<PathBuf> [help_heading = "Destinations", value_name = "FILE"],
@@ -74,9 +77,11 @@ with_path! {
         response_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
         /// Push resources that pages need: those in their markup, those their origins name, and
         /// those other users needed [default: true]
-        push: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        push: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true",
+            require_equals = true, value_name = "BOOL"],
         /// Learn the resources of pages from the requests of all users [default: true]
-        predict: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        predict: Option<bool> [help_heading = "Push", num_args = 0..=1,
+            default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Bytes of memory for the learned data [default: 64MiB]
         predict_memory: Option<Size> [help_heading = "Push", value_name = "BYTES"],
         /// File that keeps the learned data; without it they are in memory only [default: none]
@@ -92,7 +97,8 @@ with_path! {
         predict_worth: Option<WorthOption> [help_heading = "Push", value_name = "CRITERION"],
         /// Also push URLs that strings of scripts name, if users requested them on a third of the
         /// visits, or more rarely for scripts within the page; needs predict [default: false]
-        predict_scripts: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        predict_scripts: Option<bool> [help_heading = "Push", num_args = 0..=1,
+            default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Percentage of page loads without push, as a control group for measurements [default: 2]
         hold_out: Option<f64> [help_heading = "Push", value_name = "PERCENT"],
         /// Valkey or Redis through which several gateways share their learned data, encrypted:
@@ -121,7 +127,8 @@ with_path! {
         /// after a restart too [default: a random key that ends with the process]
         cache_key: Option<PathBuf> [help_heading = "Cache", value_name = "FILE"],
         /// Add Cache-Status to responses, which says how the cache handled the request (RFC 9211)
-        cache_status: Option<bool> [help_heading = "Cache", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        cache_status: Option<bool> [help_heading = "Cache", num_args = 0..=1,
+            default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Compression of text for clients that can decode it: auto, exact or off [default: auto]
         compress: Option<BodyCompression> [help_heading = "Compression", value_name = "MODE"],
         /// File with the rights of clients, for mode=submit

@@ -20,15 +20,16 @@ const TOKENS: u64 = 100;
 options! { @all
     /// Options of `tandem issuer`; each is a flag and a key of `[issuer]`.
     IssuerOptions {
-        /// Listener for clients: h2+tls://ADDRESS:PORT?cert=FILE&key=FILE, h2+tcp://127.0.0.1:9980, …
-        /// (repeatable)
+        /// Listener for clients: h2+tls://ADDRESS:PORT?cert=FILE&key=FILE, h2+tcp://127.0.0.1:9980,
+        /// … (repeatable)
         listen: Vec<Endpoint> [help_heading = "Listening", value_name = "URL", value_parser = |text: &str| Usage::GatewayListener.parse(text)] with "listeners",
-        /// File with the accounts, in the form of --submit-rights; per-day is the number of tokens in
-        /// an epoch
+        /// File with the accounts, in the form of --submit-rights; per-day is the number of tokens
+        /// in an epoch
         accounts: Option<String> [help_heading = "Tokens", value_name = "FILE"],
         /// Directory for the keys and the numbers of issued tokens; only this user may read it
         keys: Option<PathBuf> [help_heading = "Tokens", value_name = "DIRECTORY"],
-        /// Length of an epoch, in whole hours; tokens are valid for one to two epochs [default: 24h]
+        /// Length of an epoch, in whole hours; tokens are valid for one to two epochs [default:
+        /// 24h]
         epoch: Option<Span> [help_heading = "Tokens", value_name = "TIME"],
         /// Number of tokens of an account in an epoch, for accounts without per-day [default: 100]
         tokens: Option<u64> [help_heading = "Tokens", value_name = "N"],

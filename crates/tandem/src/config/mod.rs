@@ -162,35 +162,47 @@ macro_rules! with_path {
     ($then:ident [$connect:literal $idle:literal $write:literal $probe:literal] $($given:tt)*) => {
         $then! { $($given)* path {
             /// Rate of the fastest path that must be fully usable [default: 100mbit]
-            path_rate: Option<$crate::config::units::Rate> [help_heading = "Slow path", value_name = "RATE"],
+            path_rate: Option<$crate::config::units::Rate> [help_heading = "Slow path",
+                value_name = "RATE"],
             /// Round-trip time of the longest path that must be fully usable [default: 400ms]
-            path_rtt: Option<$crate::config::units::Span> [help_heading = "Slow path", value_name = "TIME"],
+            path_rtt: Option<$crate::config::units::Span> [help_heading = "Slow path",
+                value_name = "TIME"],
             /// Bytes of memory for slow readers of one session; a stream's window is at most an
             /// eighth of them [default: 64MiB, and eight windows]
-            receive_budget: Option<$crate::config::units::Size> [help_heading = "Slow path", value_name = "BYTES"],
+            receive_budget: Option<$crate::config::units::Size> [help_heading = "Slow path",
+                value_name = "BYTES"],
             /// Compression of SPDY's header blocks [default: safe]
-            header_compression: Option<$crate::config::Compression> [help_heading = "Slow path", value_name = "MODE"],
+            header_compression: Option<$crate::config::Compression> [help_heading = "Slow path",
+                value_name = "MODE"],
             /// Limit of the unsent bytes in the kernel, which grows with the rate over BBR; 0 keeps
             /// the kernel's limit [default: 16KiB]
-            notsent_lowat: Option<$crate::config::units::Size> [help_heading = "Slow path", value_name = "BYTES"],
+            notsent_lowat: Option<$crate::config::units::Size> [help_heading = "Slow path",
+                value_name = "BYTES"],
             /// Congestion control of sessions, if the kernel has it; an empty value keeps the
             /// kernel's default [default: bbr]
             congestion: Option<String> [help_heading = "Slow path", value_name = "NAME"],
             /// Over QUIC, safe requests without content do not wait for the handshake if the client
             /// was connected before [default: true]
-            early_data: Option<bool> [help_heading = "Slow path", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+            early_data: Option<bool> [help_heading = "Slow path", num_args = 0..=1,
+                default_missing_value = "true", require_equals = true, value_name = "BOOL"],
             #[doc = $connect]
-            connect_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
+            connect_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits",
+                value_name = "TIME"],
             #[doc = $idle]
-            idle_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
+            idle_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits",
+                value_name = "TIME"],
             /// Time limit for the whole head of a request [default: 30s]
-            head_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
+            head_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits",
+                value_name = "TIME"],
             #[doc = $write]
-            write_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
+            write_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits",
+                value_name = "TIME"],
             #[doc = $probe]
-            probe_after: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
+            probe_after: Option<$crate::config::units::Span> [help_heading = "Time limits",
+                value_name = "TIME"],
             /// Time limit for the answer to such a ping [default: 30s]
-            probe_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
+            probe_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits",
+                value_name = "TIME"],
         } }
     };
 }

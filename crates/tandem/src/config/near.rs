@@ -20,7 +20,8 @@ macro_rules! near_options {
         $crate::config::options! { $(#[$meta])* $name {
             $($own)*
             /// Admit all clients [default: false]
-            open: Option<bool> [help_heading = "Admission", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+            open: Option<bool> [help_heading = "Admission", num_args = 0..=1,
+                default_missing_value = "true", require_equals = true, value_name = "BOOL"],
             /// Admit clients with a token of this file (token-file=FILE) or a certificate from this
             /// authority (client-ca=FILE) (repeatable)
             auth: Vec<String> [help_heading = "Admission", value_name = "CREDENTIAL"],
@@ -29,30 +30,37 @@ macro_rules! near_options {
             /// Maximum number of concurrent requests on one session [default: 256]
             max_streams: Option<u32> [help_heading = "Listening", value_name = "N"],
             /// Maximum size of the head of a request or response [default: 64KiB]
-            max_head: Option<$crate::config::units::Size> [help_heading = "Listening", value_name = "BYTES"],
+            max_head: Option<$crate::config::units::Size> [help_heading = "Listening",
+                value_name = "BYTES"],
             /// Maximum number of connections from clients [default: 4096]
             max_connections: Option<usize> [help_heading = "Listening", value_name = "N"],
             /// Maximum number of connections from one IPv4 address or IPv6 network of 64 bits; none
             /// for loopback addresses, which the visitors of an onion service share. Users of one
             /// exit share its address [default: 1024]
-            max_connections_per_client: Option<usize> [help_heading = "Listening", value_name = "N"],
+            max_connections_per_client: Option<usize> [help_heading = "Listening",
+                value_name = "N"],
         } {
             /// Time limit for open sessions after SIGTERM [default: 30s]
-            drain_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
+            drain_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits",
+                value_name = "TIME"],
             /// Address of the listener for Prometheus metrics, loopback only [default: none]
-            metrics: Option<std::net::SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
+            metrics: Option<std::net::SocketAddr> [help_heading = "Watching",
+                value_name = "ADDRESS"],
             /// Address of the listener for the dashboard, loopback only; `tandem open` opens it
             /// [default: none]
             admin: Option<std::net::SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
-            /// Path of the Unix socket for `tandem open`, `top` and `probe`, accessible to this user
-            /// only [default: none]
+            /// Path of the Unix socket for `tandem open`, `top` and `probe`, accessible to this
+            /// user only [default: none]
             control: Option<std::path::PathBuf> [help_heading = "Watching", value_name = "PATH"],
             /// Log level or filter, such as info or tandem=debug [default: info]
             log: Option<String> [help_heading = "Watching", value_name = "FILTER"],
-            /// Log a line for each request: method, status, bytes, time, pushed or not [default: false]
-            log_requests: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+            /// Log a line for each request: method, status, bytes, time, pushed or not [default:
+            /// false]
+            log_requests: Option<bool> [help_heading = "Watching", num_args = 0..=1,
+                default_missing_value = "true", require_equals = true, value_name = "BOOL"],
             /// Log each request with its URL, which is private [default: false]
-            log_urls: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+            log_urls: Option<bool> [help_heading = "Watching", num_args = 0..=1,
+                default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         } $($path)* }
 
         impl $name {

@@ -29,10 +29,12 @@ with_path! {
         /// File with the access token that the next hop requires
         token_file: Option<String> [help_heading = "Next hop", value_name = "FILE"],
         /// Pass on pushes, for clients that accept them [default: true]
-        push: Option<bool> [help_heading = "Next hop", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        push: Option<bool> [help_heading = "Next hop", num_args = 0..=1,
+            default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Carry the tunnels of all sessions in one session to the next hop for each thread. All
         /// other requests keep a session for each client [default: false]
-        share_tunnels: Option<bool> [help_heading = "Next hop", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        share_tunnels: Option<bool> [help_heading = "Next hop", num_args = 0..=1,
+            default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     }
 }
 

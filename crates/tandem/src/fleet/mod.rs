@@ -189,8 +189,8 @@ impl Fleet {
         current.as_deref() == Some(scope)
     }
 
-    /// Makes the cache of the process take part, empty, if it is one that users share. Gateways with
-    /// another `scope` share no responses with this one.
+    /// Makes the cache of the process take part, empty, if it is one that users share. Gateways
+    /// with another `scope` share no responses with this one.
     pub fn attach(&self, cache: Option<Arc<ResponseCache>>, scope: &[u8]) {
         *self.scope.lock().unwrap_or_else(PoisonError::into_inner) = Some(scope.to_vec());
         let may_lend = |cache: &Arc<ResponseCache>| {

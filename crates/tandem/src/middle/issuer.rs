@@ -5,8 +5,9 @@
 //!  GET  /.well-known/private-token-issuer-directory
 //! ```
 //!
-//! The issuer knows accounts, and never sees a token. It answers at ticks of [`TICK`](crate::issuer::TICK), so that the
-//! time of an answer tells little about the private operation. The log names no account.
+//! The issuer knows accounts, and never sees a token. It answers at ticks of
+//! [`TICK`](crate::issuer::TICK), so that the time of an answer tells little about the private
+//! operation. The log names no account.
 
 use std::future::poll_fn;
 use std::sync::Arc;

@@ -72,8 +72,8 @@ impl Stage for WarmUp {
     }
 }
 
-/// Returns true if a request is for an origin. A client that starts sends probes of opened hosts and
-/// its companion while it warms the session up.
+/// Returns true if a request is for an origin. A client that starts sends probes of opened hosts
+/// and its companion while it warms the session up.
 fn is_for_origin(request: &RequestHead) -> bool {
     !is_reserved(&request.authority) && !max_forwards::ends_here(request)
 }

@@ -6,10 +6,10 @@
 //!                             gateways ◀─ decompress ◀─ pushed ◀─ loads ◀─┘
 //! ```
 //!
-//! Each lane has a separate pool with one session, no access token and no certificate of the client.
-//! It connects with the isolation key of its requests: through `--via` only, or, for opened HTTPS,
-//! through the same tunnels as the connections to the origin. The keys of opened HTTPS are the
-//! parts of isolation keys that share what is requested early (`roles::opened::early`).
+//! Each lane has a separate pool with one session, no access token and no certificate of the
+//! client. It connects with the isolation key of its requests: through `--via` only, or, for opened
+//! HTTPS, through the same tunnels as the connections to the origin. The keys of opened HTTPS are
+//! the parts of isolation keys that share what is requested early (`roles::opened::early`).
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};

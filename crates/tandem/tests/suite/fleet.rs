@@ -91,8 +91,8 @@ fn assert_pushes(gateway: &Gateway, origin: &Scene, told: &mpsc::Receiver<String
     assert_eq!(pushed, ["/a.js", "/b.js", "/page"]);
 }
 
-/// Returns whether a gateway knows resources of the page. A visit would teach it that a browser needs
-/// none.
+/// Returns whether a gateway knows resources of the page. A visit would teach it that a browser
+/// needs none.
 pub(crate) fn knows(gateway: &Gateway, origin: &Scene) -> bool {
     let learned = gateway.services().predictor().expect("it predicts");
     !learned.resources(&origin.url("/page")).is_empty()

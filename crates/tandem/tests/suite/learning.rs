@@ -303,7 +303,8 @@ fn client_answers_conditions_with_pushed_heads() {
     block_on(running.drain(Duration::ZERO));
 }
 
-/// Returns the response of 1,000 bytes to a request of a page, or of a resource that the page names.
+/// Returns the response of 1,000 bytes to a request of a page, or of a resource that the page
+/// names.
 pub(crate) fn exchange<'a>(
     session: u64,
     url: &'a str,

@@ -180,8 +180,8 @@ fn tunnel_goes_on_after_its_address_changed() {
     );
 }
 
-/// Returns a fast path whose round trip is known, and a function that sends a segment and returns the
-/// round trip a second later.
+/// Returns a fast path whose round trip is known, and a function that sends a segment and returns
+/// the round trip a second later.
 fn measured_path() -> (Path, impl Fn(&mut Path) -> Duration) {
     let mut path = Path::new(&Config::default(), &link(20), 1);
     let id = path.client.tunnel.open(path.now).expect("an open tunnel");

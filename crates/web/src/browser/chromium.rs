@@ -1,5 +1,5 @@
-//! Headless Chromium, driven over its DevTools protocol through a pipe, without a port. It uses only
-//! the network of the thread that starts it.
+//! Headless Chromium, driven over its DevTools protocol through a pipe, without a port. It uses
+//! only the network of the thread that starts it.
 //!
 //! ```text
 //!  process: Chromium, its pipe, its profile ──▶ protocol: commands and events ──▶ record: requests ──▶ Visit
@@ -25,8 +25,8 @@ use crate::har::Entry;
 const NETWORK_CHANGED: &str = "net::ERR_NETWORK_CHANGED";
 
 /// The script of the shell that runs Chromium: descriptors 3 and 4 are the pipe. `$0` is the
-/// profile, the rest is Chromium's command line. Signals that the shell ignores (by a command, since
-/// children inherit ignored signals) end Chromium's children.
+/// profile, the rest is Chromium's command line. Signals that the shell ignores (by a command,
+/// since children inherit ignored signals) end Chromium's children.
 const SHELL: &str = r#"
 trap : INT TERM HUP
 "$@" 3<&0 4>&1 </dev/null >/dev/null

@@ -22,8 +22,8 @@ use super::load::{self, LoadingPage, Requests};
 use super::process::{Pipe, Process};
 use super::{BrowserError, PageState, STATE, Settings, Visit};
 
-/// The script of the shell that runs Firefox until the pipe is closed. `$0` is the profile, the rest
-/// is Firefox's command line.
+/// The script of the shell that runs Firefox until the pipe is closed. `$0` is the profile, the
+/// rest is Firefox's command line.
 const SHELL: &str = r#"
 trap : INT TERM HUP
 "$@" </dev/null >/dev/null &

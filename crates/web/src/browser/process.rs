@@ -25,8 +25,8 @@ use tandem_net::emulator::sys::{self, ChildSetup};
 const PREFIX: &str = "tandem-browser-";
 /// File in a profile that is locked while it is in use.
 const LOCK: &str = "in-use";
-/// The end of each shell's script. The browser's children may still be writing for a moment after it
-/// has ended.
+/// The end of each shell's script. The browser's children may still be writing for a moment after
+/// it has ended.
 const REMOVAL: &str = r#"
 for pause in 0.1 0.2 0.5 1 2 4; do
     rm -rf -- "$0" 2>/dev/null
@@ -159,8 +159,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The shell leads the process group of the browser and its children. An id that was collected
-        // already is not used again.
+        // The shell leads the process group of the browser and its children. An id that was
+        // collected already is not used again.
         if let Some(id) = self.child.id() {
             let _ = sys::kill_group(id, libc::SIGKILL);
         }
@@ -168,7 +168,8 @@ impl Drop for Process {
     }
 }
 
-/// Returns the end of the browser's standard error, without its complaints that there is no desktop.
+/// Returns the end of the browser's standard error, without its complaints that there is no
+/// desktop.
 async fn last_words(mut stream: ChildStderr) -> String {
     let mut all = Vec::new();
     let mut piece = [0; 4096];

@@ -1,9 +1,9 @@
 //! The linking test: an observer has the logs of the issuer and of the gateway, and tries to match
 //! 10,000 submissions with their accounts.
 //!
-//! The issuer's log has the accounts in the order of their token requests. The gateway's log has the
-//! deliveries of each batch in their order. In the worst case for the accounts, each of them spends
-//! its token at once, so the observer knows the members of each batch and the order of their
+//! The issuer's log has the accounts in the order of their token requests. The gateway's log has
+//! the deliveries of each batch in their order. In the worst case for the accounts, each of them
+//! spends its token at once, so the observer knows the members of each batch and the order of their
 //! arrival. It learns from the first half of the batches, with the true matches, how places among
 //! the arrivals and places among the deliveries belong together. It then guesses the second half.
 
@@ -28,8 +28,8 @@ impl Random {
     }
 }
 
-/// Sends all submissions through a store, and returns the arrivals' places in the order of delivery,
-/// batch by batch. The function returns the identifier of a submission.
+/// Sends all submissions through a store, and returns the arrivals' places in the order of
+/// delivery, batch by batch. The function returns the identifier of a submission.
 fn deliver(mut id: impl FnMut(usize) -> SubmissionId) -> Vec<[usize; BATCH]> {
     let directory = Directory::new();
     let store = directory.open();

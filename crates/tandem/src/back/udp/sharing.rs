@@ -97,8 +97,9 @@ impl Shared {
         })
     }
 
-    /// Ends tunnels above the limit: without the borrow, since each drops its [`TunnelPlace`]. Returns
-    /// false if the tunnel with this number has to end, because each other session has only one.
+    /// Ends tunnels above the limit: without the borrow, since each drops its [`TunnelPlace`].
+    /// Returns false if the tunnel with this number has to end, because each other session has only
+    /// one.
     fn make_room(&self, newcomer: u64, now: Instant) -> bool {
         static WARNED: LogLimit = LogLimit::new();
         if !self.open.borrow().is_above_limit() {

@@ -1,5 +1,5 @@
-//! Firefox's events about its requests (module `network` of WebDriver BiDi), converted to entries of
-//! a HAR.
+//! Firefox's events about its requests (module `network` of WebDriver BiDi), converted to entries
+//! of a HAR.
 //!
 //! A request keeps its id through all its redirects. Each redirect becomes an entry, told by
 //! `redirectCount`. Times are milliseconds of the calendar.
