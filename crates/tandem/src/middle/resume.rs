@@ -14,7 +14,7 @@ use tandem_http::ResponseHead;
 use crate::exchange::{Exchange, Reply};
 use crate::metrics::METRICS;
 use crate::path::Facts;
-use crate::resume::token::{LIFETIME, Ticket, network};
+use crate::resume::token::{LIFETIME, SavedPath, network};
 use crate::resume::{SpeedTokens, give, is_request, token_in};
 use crate::stage::Stage;
 
@@ -23,8 +23,8 @@ pub struct Resume {
     /// The path of the session. The stage does not keep it open.
     path: Weak<dyn Facts>,
     tokens: Arc<SpeedTokens>,
-    /// The ticket that the client has shown.
-    shown: Cell<Option<Ticket>>,
+    /// The content of the token that the client has shown.
+    shown: Cell<Option<SavedPath>>,
     next: Rc<dyn Stage>,
 }
 
@@ -46,29 +46,29 @@ impl Resume {
         let address = path.peer_address()?.ip();
         let (keys, now) = (&self.tokens.keys, self.tokens.now());
         if self.shown.get().is_none()
-            && let Some(ticket) = shown.and_then(|token| keys.open(now, address, token))
+            && let Some(saved) = shown.and_then(|token| keys.open(now, address, token))
         {
-            let begin = || path.resume(ticket.speed);
+            let begin = || path.resume(saved.speed);
             if self
                 .tokens
                 .uses()
-                .attempt(now, network(address), &ticket, begin)
+                .attempt(now, network(address), &saved, begin)
             {
                 METRICS.sessions_resumed.add(1);
-                self.shown.set(Some(ticket));
+                self.shown.set(Some(saved));
                 return None;
             }
         }
-        let ticket = self.ticket(&*path, now)?;
-        keys.seal(now, address, &ticket)
+        let saved = self.saved(&*path, now)?;
+        keys.seal(now, address, &saved)
     }
 
-    /// Returns the ticket for the present speed. A speed that only an earlier session has shown
-    /// keeps its end.
-    fn ticket(&self, path: &dyn Facts, now: Duration) -> Option<Ticket> {
+    /// Returns the content of the token for the present speed. A speed that only an earlier session
+    /// has shown keeps its end.
+    fn saved(&self, path: &dyn Facts, now: Duration) -> Option<SavedPath> {
         let speed = path.speed()?;
         let shown = self.shown.get().filter(|shown| shown.speed == speed);
-        Some(shown.unwrap_or(Ticket {
+        Some(shown.unwrap_or(SavedPath {
             speed,
             expires: now + LIFETIME,
         }))

@@ -33,10 +33,10 @@ const MOST: u64 = 1 << 40;
 
 /// A speed that a client may use until a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket {
+pub struct SavedPath {
     /// The speed of the path.
     pub speed: SavedSpeed,
-    /// The end of the ticket, since the start of [`Keys`].
+    /// The end of its use, since the start of [`Keys`].
     pub expires: Duration,
 }
 
@@ -73,12 +73,12 @@ impl Keys {
         LessSafeKey::new(key.expect("both have 32 bytes"))
     }
 
-    /// Returns the token of a ticket for the client at `address`. Fails if the system has no random
-    /// numbers.
-    pub fn seal(&self, now: Duration, address: IpAddr, ticket: &Ticket) -> Option<String> {
+    /// Returns the token of a saved path for the client at `address`. Fails if the system has no
+    /// random numbers.
+    pub fn seal(&self, now: Duration, address: IpAddr, saved: &SavedPath) -> Option<String> {
         let mut nonce = [0; NONCE_LEN];
         SystemRandom::new().fill(&mut nonce).ok()?;
-        self.seal_with(nonce, now, address, ticket)
+        self.seal_with(nonce, now, address, saved)
     }
 
     fn seal_with(
@@ -86,9 +86,9 @@ impl Keys {
         nonce: [u8; NONCE_LEN],
         now: Duration,
         address: IpAddr,
-        ticket: &Ticket,
+        saved: &SavedPath,
     ) -> Option<String> {
-        let mut sealed = write(ticket);
+        let mut sealed = write(saved);
         self.key(day(now))
             .seal_in_place_append_tag(
                 Nonce::assume_unique_for_key(nonce),
@@ -99,9 +99,9 @@ impl Keys {
         Some(URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat()))
     }
 
-    /// Returns the ticket of a token that the client at `address` shows. Returns `None` if the
+    /// Returns the content of a token that the client at `address` shows. Returns `None` if the
     /// token is not from this gateway, is of another network, or is too old.
-    pub fn open(&self, now: Duration, address: IpAddr, token: &str) -> Option<Ticket> {
+    pub fn open(&self, now: Duration, address: IpAddr, token: &str) -> Option<SavedPath> {
         let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
         let (nonce, sealed) = bytes.split_first_chunk::<NONCE_LEN>()?;
         if sealed.len() != CONTENT + CHACHA20_POLY1305.tag_len() {
@@ -109,7 +109,7 @@ impl Keys {
         }
         let today = day(now);
         let days = [Some(today), today.checked_sub(1)];
-        let ticket = days.into_iter().flatten().find_map(|day| {
+        let saved = days.into_iter().flatten().find_map(|day| {
             let mut sealed = sealed.to_vec();
             let nonce = Nonce::assume_unique_for_key(*nonce);
             let content =
@@ -117,23 +117,23 @@ impl Keys {
                     .open_in_place(nonce, Aad::from(network(address)), &mut sealed);
             read(content.ok()?)
         })?;
-        (now < ticket.expires).then_some(ticket)
+        (now < saved.expires).then_some(saved)
     }
 }
 
 /// Writes the plain content.
-pub(crate) fn write(ticket: &Ticket) -> Vec<u8> {
-    let round_trip = u64::try_from(ticket.speed.round_trip.as_micros()).unwrap_or(MOST);
+pub(crate) fn write(saved: &SavedPath) -> Vec<u8> {
+    let round_trip = u64::try_from(saved.speed.round_trip.as_micros()).unwrap_or(MOST);
     let numbers = [
-        ticket.speed.rate.min(MOST),
+        saved.speed.rate.min(MOST),
         round_trip.min(MOST),
-        ticket.expires.as_secs(),
+        saved.expires.as_secs(),
     ];
     numbers.into_iter().flat_map(u64::to_be_bytes).collect()
 }
 
 /// Reads the plain content. Returns `None` for another length, or a number out of range.
-pub(crate) fn read(content: &[u8]) -> Option<Ticket> {
+pub(crate) fn read(content: &[u8]) -> Option<SavedPath> {
     if content.len() != CONTENT {
         return None;
     }
@@ -143,7 +143,7 @@ pub(crate) fn read(content: &[u8]) -> Option<Ticket> {
     });
     let (rate, round_trip) = (numbers.next()?, numbers.next()?);
     let expires = Duration::from_secs(numbers.next()?);
-    (rate <= MOST && round_trip <= MOST).then_some(Ticket {
+    (rate <= MOST && round_trip <= MOST).then_some(SavedPath {
         speed: SavedSpeed {
             rate,
             round_trip: Duration::from_micros(round_trip),
@@ -188,8 +188,8 @@ mod tests {
         address.parse().expect("an address")
     }
 
-    fn ticket(expires: Duration) -> Ticket {
-        Ticket {
+    fn saved(expires: Duration) -> SavedPath {
+        SavedPath {
             speed: SavedSpeed {
                 rate: 2_500_000,
                 round_trip: Duration::from_millis(600),
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn token_opens_in_its_network_until_it_expires() {
         let (keys, home) = (keys(), ip("192.0.2.1"));
-        let given = ticket(30 * HOUR);
+        let given = saved(30 * HOUR);
         let token = keys.seal(6 * HOUR, home, &given).expect("random numbers");
         let open = |now, from: &str| keys.open(now, ip(from), &token);
         assert_eq!(open(6 * HOUR, "192.0.2.1"), Some(given));
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn token_outlives_one_change_of_keys() {
         let (keys, home) = (keys(), ip("2001:db8::1"));
-        let given = ticket(1000 * HOUR);
+        let given = saved(1000 * HOUR);
         let token = keys.seal(HOUR, home, &given).expect("random numbers");
         let open = |now| keys.open(now, ip("2001:db8:0:ff::2"), &token);
         assert_eq!(open(47 * HOUR), Some(given));
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn foreign_and_changed_tokens_do_not_open() {
         let (keys, home) = (keys(), ip("192.0.2.1"));
-        let token = keys.seal_with([1; NONCE_LEN], HOUR, home, &ticket(30 * HOUR));
+        let token = keys.seal_with([1; NONCE_LEN], HOUR, home, &saved(30 * HOUR));
         let token = token.expect("a token");
         let others = Keys::new(&[8; 32]);
         assert_eq!(others.open(HOUR, home, &token), None);
@@ -251,7 +251,7 @@ mod tests {
             round_trip in 0..MOST,
             hours in 2..1000_u32,
         ) {
-            let given = Ticket {
+            let given = SavedPath {
                 speed: SavedSpeed {
                     rate,
                     round_trip: Duration::from_micros(round_trip),

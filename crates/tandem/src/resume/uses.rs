@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tandem_resume::{Outcome, Trial};
 
-use super::token::{ClientNetwork, LIFETIME, Ticket};
+use super::token::{ClientNetwork, LIFETIME, SavedPath};
 
 /// The networks that are remembered.
 const MAX_NETWORKS: usize = 4096;
@@ -23,15 +23,15 @@ struct Use {
 }
 
 impl Use {
-    /// Returns true if a ticket may be tried after this trial.
-    fn permits(&self, now: Duration, ticket: &Ticket) -> bool {
+    /// Returns true if a saved path may be tried after this trial.
+    fn permits(&self, now: Duration, saved: &SavedPath) -> bool {
         let is_over = self.trial.is_orphaned();
         match self.trial.outcome() {
             Outcome::Done => true,
             Outcome::Unused => is_over || now >= self.since + UNUSED,
             Outcome::Pending if !is_over => false,
             // A session that ended during its trial has probably overloaded the path.
-            Outcome::Pending | Outcome::Failed => ticket.expires > self.since + LIFETIME,
+            Outcome::Pending | Outcome::Failed => saved.expires > self.since + LIFETIME,
         }
     }
 }
@@ -41,17 +41,17 @@ impl Use {
 pub struct Uses(HashMap<ClientNetwork, Use>);
 
 impl Uses {
-    /// Tries the speed of a ticket by `begin`, unless another session of the network tries one, or
-    /// a speed of that age has failed. Returns true if `begin` was called.
+    /// Tries the speed of a saved path by `begin`, unless another session of the network tries one,
+    /// or a speed of that age has failed. Returns true if `begin` was called.
     pub fn attempt(
         &mut self,
         now: Duration,
         network: ClientNetwork,
-        ticket: &Ticket,
+        saved: &SavedPath,
         begin: impl FnOnce() -> Option<Trial>,
     ) -> bool {
         let last = self.0.get(&network);
-        if last.is_some_and(|last| !last.permits(now, ticket)) {
+        if last.is_some_and(|last| !last.permits(now, saved)) {
             return false;
         }
         let Some(trial) = begin() else { return true };
@@ -76,9 +76,9 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const HOME: ClientNetwork = [4, 192, 0, 2, 0, 0, 0];
 
-    /// A ticket for a speed that was measured at this second.
-    fn ticket(measured: u32) -> Ticket {
-        Ticket {
+    /// A saved path whose speed was measured at this second.
+    fn saved(measured: u32) -> SavedPath {
+        SavedPath {
             speed: SavedSpeed {
                 rate: 2_000_000,
                 round_trip: SECOND,
@@ -87,50 +87,50 @@ mod tests {
         }
     }
 
-    /// Tries a ticket. Returns the sender's handle if that is permitted.
+    /// Tries a saved path. Returns the sender's handle if that is permitted.
     fn attempt(
         uses: &mut Uses,
         now: u32,
         network: ClientNetwork,
-        ticket: &Ticket,
+        saved: &SavedPath,
     ) -> Option<Trial> {
         let trial = Trial::default();
         let begin = || Some(trial.clone());
-        let is_permitted = uses.attempt(SECOND * now, network, ticket, begin);
+        let is_permitted = uses.attempt(SECOND * now, network, saved, begin);
         is_permitted.then_some(trial)
     }
 
     #[test]
     fn speed_is_tried_by_one_session_of_a_network() {
         let mut uses = Uses::default();
-        let first = attempt(&mut uses, 100, HOME, &ticket(1)).expect("the first one");
-        assert!(attempt(&mut uses, 101, HOME, &ticket(2)).is_none());
+        let first = attempt(&mut uses, 100, HOME, &saved(1)).expect("the first one");
+        assert!(attempt(&mut uses, 101, HOME, &saved(2)).is_none());
         let other = [4, 198, 51, 100, 0, 0, 0];
-        assert!(attempt(&mut uses, 101, other, &ticket(2)).is_some());
+        assert!(attempt(&mut uses, 101, other, &saved(2)).is_some());
         first.set(Outcome::Done);
-        assert!(attempt(&mut uses, 102, HOME, &ticket(1)).is_some());
+        assert!(attempt(&mut uses, 102, HOME, &saved(1)).is_some());
     }
 
     #[test]
     fn unused_speed_makes_room_after_some_seconds() {
         let mut uses = Uses::default();
-        let first = attempt(&mut uses, 100, HOME, &ticket(1)).expect("the first one");
+        let first = attempt(&mut uses, 100, HOME, &saved(1)).expect("the first one");
         first.set(Outcome::Unused);
-        assert!(attempt(&mut uses, 105, HOME, &ticket(1)).is_none());
-        assert!(attempt(&mut uses, 110, HOME, &ticket(1)).is_some());
+        assert!(attempt(&mut uses, 105, HOME, &saved(1)).is_none());
+        assert!(attempt(&mut uses, 110, HOME, &saved(1)).is_some());
     }
 
     #[test]
     fn failed_speed_is_not_tried_again() {
         for is_lost in [false, true] {
             let mut uses = Uses::default();
-            let first = attempt(&mut uses, 100, HOME, &ticket(1)).expect("the first one");
+            let first = attempt(&mut uses, 100, HOME, &saved(1)).expect("the first one");
             if !is_lost {
                 first.set(Outcome::Failed);
             }
             drop(first);
-            assert!(attempt(&mut uses, 200, HOME, &ticket(99)).is_none());
-            assert!(attempt(&mut uses, 200, HOME, &ticket(150)).is_some());
+            assert!(attempt(&mut uses, 200, HOME, &saved(99)).is_none());
+            assert!(attempt(&mut uses, 200, HOME, &saved(150)).is_some());
         }
     }
 
@@ -139,7 +139,7 @@ mod tests {
         let mut uses = Uses::default();
         for number in 0..=MAX_NETWORKS as u32 {
             let [_, _, high, low] = number.to_be_bytes();
-            attempt(&mut uses, number, [4, 10, high, low, 0, 0, 0], &ticket(1));
+            attempt(&mut uses, number, [4, 10, high, low, 0, 0, 0], &saved(1));
         }
         assert_eq!(uses.0.len(), MAX_NETWORKS);
         assert!(!uses.0.contains_key(&[4, 10, 0, 0, 0, 0, 0]));
