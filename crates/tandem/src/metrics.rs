@@ -253,7 +253,7 @@ metrics! {
     relay_refusals "counter"
         "Relay: requests that the next hop refused, since it does not admit the relay.";
     warm_up_bytes "counter"
-        "Gateway: bytes of padding sent to open the congestion windows of new sessions.";
+        "Gateway: filler bytes sent to open the congestion windows of new sessions.";
     pushes_promised "counter" "Gateway: resources offered as pushes.";
     push_bytes_sent "counter" "Gateway: bytes of bodies fetched for pushes.";
     pages_pushed "counter"

@@ -1,4 +1,4 @@
-//! Requests for padding. A client requests padding to open the congestion window of a new session
+//! Requests for filler data. A client requests them to open the congestion window of a new session
 //! before it is needed, or to compare two ways to a gateway. [`crate::middle::warm_up`] is the
 //! gateway's side.
 
@@ -23,20 +23,20 @@ pub fn request(bytes: u64) -> RequestHead {
     RequestHead::get(Scheme::Http, AUTHORITY, format!("/{bytes}"))
 }
 
-/// Returns a request for this number of bytes, which compares two ways. An older gateway
-/// sends no padding for it.
+/// Returns a request for this number of bytes, which compares two ways. An older gateway sends no
+/// filler data for it.
 pub fn measuring(bytes: u64) -> RequestHead {
     RequestHead::get(Scheme::Http, AUTHORITY, format!("{MEASURE}{bytes}"))
 }
 
-/// Returns the bytes of padding that a request for a comparison asks for, or `None` for another
+/// Returns the filler bytes that a request for a comparison asks for, or `None` for another
 /// request.
 pub fn measured(request: &RequestHead) -> Option<u64> {
     asked(request)?;
     request.path.strip_prefix(MEASURE)?.parse().ok()
 }
 
-/// Returns the bytes of padding that a request asks for, or `None` for another request.
+/// Returns the filler bytes that a request asks for, or `None` for another request.
 pub fn asked(request: &RequestHead) -> Option<u64> {
     let own = request.authority == AUTHORITY && request.method == Method::Get;
     own.then(|| {

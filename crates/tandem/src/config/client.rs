@@ -119,9 +119,9 @@ with_path! {
         /// Connect to the gateway at the start instead of at the first request, and log the result
         /// [default: true]
         preconnect: Option<bool> [help_heading = "Sessions", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Padding bytes that the gateway sends on the session of --preconnect to open the
-        /// congestion window, at most 4MiB; 0B also turns comparisons of UDP with TCP off
-        /// [default: without --via 256KiB for each 100 ms of round trip, at most 1MiB, otherwise 0B]
+        /// Filler bytes that the gateway sends on the session of --preconnect to open the
+        /// congestion window, at most 4MiB; 0B also turns comparisons of UDP with TCP off [default:
+        /// without --via 256KiB for each 100 ms of round trip, at most 1MiB, otherwise 0B]
         warm_up: Option<Size> [help_heading = "Sessions", value_name = "BYTES"],
         /// Accept pushes from the gateway [default: true]
         push: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
