@@ -5,9 +5,10 @@
 //!  loader ─▶ client ═════ slow path ═════▶ gateway ─▶ origin        (the pair)
 //! ```
 //!
-//! Origin, pair, loader and a modelled slow path ([`tandem_net::slowpath`]) run in this process;
-//! the page is a real page's structure with synthetic bodies, each of which is checked byte by
-//! byte. `kept` serves a browser.
+//! Origin, pairs, loader and modelled slow paths ([`tandem_net::slowpath`]) run in this process.
+//! The page is a real page's structure with synthetic bodies, each of which is checked byte by
+//! byte. Each row of the table has a pair and a path of its own, so that no load uses caches,
+//! dictionaries or connections of an earlier one. `kept` serves a browser.
 
 mod kept;
 
@@ -23,7 +24,7 @@ use tandem::config::units::{Rate, Span};
 use tandem::config::{ClientOptions, GatewayOptions};
 use tandem::endpoint::Endpoint;
 use tandem::runtime::Running;
-use tandem_net::slowpath::{Carried, Running as Slow, SlowPath};
+use tandem_net::slowpath::{Running as Slow, SlowPath};
 use tandem_web::loader::{Discovery, Loader, Via};
 use tandem_web::origin::Origin;
 use tandem_web::page::{Page, Site};
@@ -76,17 +77,30 @@ struct Outcome {
     ratio_bytes: f64,
 }
 
-/// All running processes.
-struct Stage {
+/// The time limit for open sessions when a pair ends.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// The longest time that the session of a pair may take until it is ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The page and its origin, which all rows share.
+struct Scene {
     site: Site,
-    direct: Slow,
-    between: Slow,
-    client: Running,
-    /// A client that takes no pushes.
-    without_push: Running,
+    origin: SocketAddr,
+    way: SlowPath,
+    session: String,
+}
+
+/// A gateway, and the slow path to it.
+struct FarEnd {
     gateway: Running,
+    between: Slow,
+}
+
+/// The pair of one row.
+struct Pair {
+    client: Running,
     proxy: SocketAddr,
-    proxy_without_push: SocketAddr,
+    far: FarEnd,
 }
 
 /// Runs the demo.
@@ -100,84 +114,104 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
         let progress = ProgressBar::new_spinner()
             .with_style(ProgressStyle::with_template("{spinner} {msg} ({elapsed})")?);
         progress.enable_steady_tick(Duration::from_millis(100));
-        progress.set_message("starting origin, gateway, client and slow path");
-        let stage = start(args).await?;
-        let outcome = measure(args, &stage, &progress).await?;
+        let scene = Scene::start(args).await?;
+        let outcome = measure(args, &scene, &progress).await?;
         progress.finish_and_clear();
-        print(args, &outcome, &stage)?;
+        print(args, &outcome)?;
         if args.keep {
-            let page = stage.site.page().clone();
-            let other = stage.between.address;
-            let kept = Kept::start(page, &args.session, slow_path(args), other).await?;
+            let page = scene.site.page().clone();
+            let far = FarEnd::start(&scene).await?;
+            let other = far.between.address;
+            let kept = Kept::start(page, &args.session, scene.way, other).await?;
             kept.wait().await?;
+            far.gateway.drain(DRAIN_TIMEOUT).await;
         }
-        stage.client.drain(Duration::from_secs(1)).await;
-        stage.without_push.drain(Duration::from_secs(1)).await;
-        stage.gateway.drain(Duration::from_secs(1)).await;
         Ok(())
     })
 }
 
-async fn start(args: &DemoArgs) -> Result<Stage, Failure> {
-    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await?;
-    let origin_at = listener.local_addr()?;
-    let page = if args.page == "demo" {
-        Page::demo()?
-    } else {
-        Page::open(&args.page)?
-    };
-    let site = Site::new(page, &[origin_at.to_string()])?;
-    let origin = Origin::new(site.clone());
-    tokio::spawn(origin.serve(listener));
-    let way = slow_path(args);
-    let direct = way.spawn(origin_at).await?;
-
-    let any: Endpoint = format!("{}+tcp://127.0.0.1:0", args.session).parse()?;
-    let gateway_options = GatewayOptions {
-        listen: vec![any.clone()],
-        allow_dest: vec!["127.0.0.1".parse()?],
-        ..gateway_options()
-    };
-    let gateway = Running::start(Arc::new(gateway_options.typed()?)).await?;
-    let gateway_at = gateway.address(&any).ok_or("the gateway does not listen")?;
-    let between = way.spawn(gateway_at).await?;
-
-    let listen: Endpoint = "http://127.0.0.1:0".parse()?;
-    let client_options = ClientOptions {
-        listen: vec![listen.clone()],
-        gateway: vec![format!("{}+tcp://{}", args.session, between.address).parse()?],
-        ..ClientOptions::default()
-    };
-    let without = ClientOptions {
-        push: Some(false),
-        ..client_options.clone()
-    };
-    let client = Running::start(Arc::new(client_options.typed()?)).await?;
-    let proxy = client
-        .address(&listen)
-        .ok_or("the client does not listen")?;
-    let without_push = Running::start(Arc::new(without.typed()?)).await?;
-    let proxy_without_push = without_push
-        .address(&listen)
-        .ok_or("the client does not listen")?;
-    Ok(Stage {
-        site,
-        direct,
-        between,
-        client,
-        without_push,
-        gateway,
-        proxy,
-        proxy_without_push,
-    })
+impl Scene {
+    /// Starts the origin.
+    async fn start(args: &DemoArgs) -> Result<Self, Failure> {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await?;
+        let origin = listener.local_addr()?;
+        let page = if args.page == "demo" {
+            Page::demo()?
+        } else {
+            Page::open(&args.page)?
+        };
+        let site = Site::new(page, &[origin.to_string()])?;
+        tokio::spawn(Origin::new(site.clone()).serve(listener));
+        Ok(Self {
+            site,
+            origin,
+            way: SlowPath {
+                rtt: args.rtt.0,
+                rate_up: args.rate.0,
+                rate_down: args.rate.0,
+            },
+            session: args.session.clone(),
+        })
+    }
 }
 
-/// Returns the slow path that the user asks for.
-fn slow_path(args: &DemoArgs) -> SlowPath {
-    SlowPath {
-        rtt: args.rtt.0,
-        rate_up: args.rate.0,
-        rate_down: args.rate.0,
+impl FarEnd {
+    /// Starts a gateway that may connect to the origin.
+    async fn start(scene: &Scene) -> Result<Self, Failure> {
+        let any: Endpoint = format!("{}+tcp://127.0.0.1:0", scene.session).parse()?;
+        let options = GatewayOptions {
+            listen: vec![any.clone()],
+            allow_dest: vec!["127.0.0.1".parse()?],
+            ..gateway_options()
+        };
+        let gateway = Running::start(Arc::new(options.typed()?)).await?;
+        let address = gateway.address(&any).ok_or("the gateway does not listen")?;
+        let between = scene.way.spawn(address).await?;
+        Ok(Self { gateway, between })
+    }
+}
+
+impl Pair {
+    /// Starts a pair, and waits until its session is ready. The client takes pushes if `push` says
+    /// so.
+    async fn start(scene: &Scene, push: bool) -> Result<Self, Failure> {
+        let far = FarEnd::start(scene).await?;
+        let listen: Endpoint = "http://127.0.0.1:0".parse()?;
+        let options = ClientOptions {
+            listen: vec![listen.clone()],
+            gateway: vec![format!("{}+tcp://{}", scene.session, far.between.address).parse()?],
+            push: Some(push),
+            ..ClientOptions::default()
+        };
+        let client = Running::start(Arc::new(options.typed()?)).await?;
+        let proxy = client
+            .address(&listen)
+            .ok_or("the client does not listen")?;
+        let pair = Self { client, proxy, far };
+        tokio::time::timeout(READY_TIMEOUT, pair.ready(scene.way.rtt))
+            .await
+            .map_err(|_| "the session of the pair did not become ready")?;
+        Ok(pair)
+    }
+
+    /// Waits until the session is open and the path is idle. A client opens its session at its
+    /// start, usually long before the user's first page.
+    async fn ready(&self, rtt: Duration) {
+        let pause = 2 * rtt + Duration::from_millis(100);
+        let mut before = self.far.between.carried();
+        loop {
+            tokio::time::sleep(pause).await;
+            let carried = self.far.between.carried();
+            if carried.down > 0 && carried == before {
+                return;
+            }
+            before = carried;
+        }
+    }
+
+    async fn end(self) {
+        self.client.drain(DRAIN_TIMEOUT).await;
+        self.far.gateway.drain(DRAIN_TIMEOUT).await;
     }
 }
 
@@ -196,7 +230,8 @@ fn gateway_options() -> GatewayOptions {
 /// A way to load the page.
 struct Setup {
     name: &'static str,
-    proxy: Option<fn(&Stage) -> SocketAddr>,
+    /// The use of push between the pair, or `None` without a pair.
+    push: Option<bool>,
     /// The largest number of requests in flight.
     in_flight: usize,
 }
@@ -205,45 +240,47 @@ struct Setup {
 const SETUPS: [Setup; 5] = [
     Setup {
         name: "HTTP/1.1, 6 connections",
-        proxy: None,
+        push: None,
         in_flight: 6,
     },
     Setup {
-        name: "pair without push, 6 in flight",
-        proxy: Some(|stage| stage.proxy_without_push),
+        name: "pair without push, 6 requests in flight",
+        push: Some(false),
         in_flight: 6,
     },
     Setup {
-        name: "pair without push, 100 in flight",
-        proxy: Some(|stage| stage.proxy_without_push),
+        name: "pair without push, 100 requests in flight",
+        push: Some(false),
         in_flight: 100,
     },
     Setup {
         name: "pair, 6 requests in flight",
-        proxy: Some(|stage| stage.proxy),
+        push: Some(true),
         in_flight: 6,
     },
     Setup {
         name: "pair, 100 requests in flight",
-        proxy: Some(|stage| stage.proxy),
+        push: Some(true),
         in_flight: 100,
     },
 ];
 
-/// Loads the page once.
-async fn load(setup: Setup, stage: &Stage) -> Result<Row, Failure> {
-    let direct_site;
-    let (via, site, slow) = match setup.proxy {
-        Some(proxy) => {
-            let proxy = proxy(stage).to_string();
-            (Via::Http { proxy }, &stage.site, &stage.between)
-        }
-        None => {
-            let address = stage.direct.address.to_string();
-            direct_site = Site::new(stage.site.page().clone(), &[address])?;
-            (Via::Direct, &direct_site, &stage.direct)
-        }
+/// Loads the page once, by new connections.
+async fn load(setup: &Setup, scene: &Scene) -> Result<Row, Failure> {
+    let Some(push) = setup.push else {
+        let slow = scene.way.spawn(scene.origin).await?;
+        let site = Site::new(scene.site.page().clone(), &[slow.address.to_string()])?;
+        return load_over(setup, Via::Direct, &site, &slow).await;
     };
+    let pair = Pair::start(scene, push).await?;
+    let proxy = pair.proxy.to_string();
+    let row = load_over(setup, Via::Http { proxy }, &scene.site, &pair.far.between).await;
+    pair.end().await;
+    row
+}
+
+/// Loads `site` once, and counts the bytes on the path `slow`.
+async fn load_over(setup: &Setup, via: Via, site: &Site, slow: &Slow) -> Result<Row, Failure> {
     let mut loader = Loader::new(via);
     loader.per_host = setup.in_flight;
     loader.discovery = Discovery::Triggers;
@@ -261,20 +298,20 @@ async fn load(setup: Setup, stage: &Stage) -> Result<Row, Failure> {
 
 async fn measure(
     args: &DemoArgs,
-    stage: &Stage,
+    scene: &Scene,
     progress: &ProgressBar,
 ) -> Result<Outcome, Failure> {
-    let resources = stage.site.page().resources.len();
+    let resources = scene.site.page().resources.len();
     let mut rows = Vec::new();
-    for setup in SETUPS {
+    for setup in &SETUPS {
         let name = setup.name;
         progress.set_message(format!("loading {resources} resources: {name}"));
-        rows.push(load(setup, stage).await?);
+        rows.push(load(setup, scene).await?);
     }
     let bytes = |row: &Row| (row.bytes_up + row.bytes_down) as f64;
     let (plain, pair) = (&rows[0], &rows[rows.len() - 1]);
     Ok(Outcome {
-        page: stage.site.page().name.clone(),
+        page: scene.site.page().name.clone(),
         resources,
         rtt_ms: args.rtt.0.as_secs_f64() * 1e3,
         rate_bit_s: args.rate.0,
@@ -285,7 +322,7 @@ async fn measure(
 }
 
 #[expect(clippy::print_stdout, reason = "the command's output")]
-fn print(args: &DemoArgs, outcome: &Outcome, stage: &Stage) -> Result<(), Failure> {
+fn print(args: &DemoArgs, outcome: &Outcome) -> Result<(), Failure> {
     if args.json {
         println!("{}", serde_json::to_string_pretty(outcome)?);
         return Ok(());
@@ -295,30 +332,23 @@ fn print(args: &DemoArgs, outcome: &Outcome, stage: &Stage) -> Result<(), Failur
         outcome.page, outcome.resources, args.rtt, args.rate
     );
     println!(
-        "{:<34} {:>8} {:>12} {:>12} {:>9}",
-        "setup", "seconds", "bytes up", "bytes down", "requests"
+        "{:<41} {:>8} {:>12} {:>12} {:>9}",
+        "set-up", "seconds", "bytes up", "bytes down", "requests"
     );
     for row in &outcome.rows {
         println!(
-            "{:<34} {:>8.2} {:>12} {:>12} {:>9}",
+            "{:<41} {:>8.2} {:>12} {:>12} {:>9}",
             row.setup, row.time_s, row.bytes_up, row.bytes_down, row.requests
         );
     }
     println!(
-        "\nThe pair with 100 requests in flight takes {:.0} % of the time and {:.0} % of the bytes of plain HTTP/1.1.",
+        "\nThe pair with 100 requests in flight takes {:.0} % of the time and {:.0} % of the bytes \
+         of plain HTTP/1.1.",
         outcome.ratio_time * 100.0,
         outcome.ratio_bytes * 100.0
-    );
-    println!(
-        "Carried between the pair in all: {}.",
-        total(stage.between.carried())
     );
     if !args.keep {
         println!("\nTo see it in a browser, run `tandem demo --keep`.");
     }
     Ok(())
-}
-
-fn total(carried: Carried) -> String {
-    format!("{} bytes up, {} bytes down", carried.up, carried.down)
 }

@@ -40,7 +40,7 @@ pub struct SlowPath {
 pub struct Carried {
     /// The bytes towards the target.
     pub up: u64,
-    /// The delay back from the server.
+    /// The bytes back.
     pub down: u64,
 }
 
@@ -55,7 +55,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Returns the number of bytes and connections carried so far.
+    /// Returns the number of bytes carried so far.
     pub fn carried(&self) -> Carried {
         Carried {
             up: self.up.bytes.load(Ordering::Relaxed),

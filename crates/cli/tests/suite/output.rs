@@ -125,6 +125,17 @@ fn demo_prints_json() {
     );
 }
 
+/// The second load of a client would use dictionaries of the first one, and need fewer bytes.
+#[test]
+fn demo_measures_each_row_with_a_new_pair() {
+    let (ok, out, error) = run(&["demo", "--json", "--rtt", "4ms", "--rate", "1gbit"]);
+    assert!(ok, "{error}");
+    let outcome: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let bytes = |row: usize| outcome["rows"][row]["bytes_down"].as_f64().unwrap();
+    let (six, hundred) = (bytes(1), bytes(2));
+    assert!((hundred / six - 1.0).abs() < 0.05, "{out}");
+}
+
 /// Browsers send no request for a loopback address to a proxy. The page therefore has a name that
 /// no resolver knows, and only the pair answers for it.
 #[test]
