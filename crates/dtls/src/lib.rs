@@ -1,4 +1,5 @@
-//! The transport `dtls`: many streams inside one flow of DTLS 1.3 datagrams, after document 001.
+//! The transport `dtls`: many streams inside one flow of DTLS 1.3 datagrams, after the thesis that
+//! [`tandem_tunnel`] cites.
 //!
 //! ```text
 //!  streams ─▶ `stream` ─▶ tunnel (user-level TCP) ─▶ DTLS 1.3 (RFC 9147) ─▶ [`envelope`] ─▶ UDP

@@ -1,5 +1,5 @@
-//! A budget for frames that cost work and move no data (RFC 9113 section 10.5), for both ends of an
-//! HTTP/2 or SPDY session.
+//! A budget for frames that cost work and move no data (RFC 9113 section 10.5), for both ends of a
+//! session of HTTP/2, HTTP/3 or SPDY.
 //!
 //! A session core charges each such frame, credits useful work and asks [`FloodBudget::check`]
 //! after each frame. The budget consists of two balances:

@@ -1,15 +1,16 @@
 //! The order of sending: the most urgent stream first, and among equals the one that has sent
 //! least.
 //!
-//! Least-attained-service order lets a small response overtake a large one without knowing sizes in
-//! advance, and shares the path fairly among equally large ones. All session cores ([`crate::h2`],
-//! [`crate::h3`] and SPDY's) keep their ready streams here and choose as late as the socket
-//! permits. Urgency is that of RFC 9218 and SPDY: 0 to 7, 0 first.
+//! The algorithm is least attained service with a bounded lead. A small response overtakes a large
+//! one although sizes are unknown, and equally large ones share the path. All session cores
+//! ([`crate::h2`], [`crate::h3`] and SPDY's) keep their ready streams here and choose as late as
+//! the socket permits. Urgency is that of RFC 9218 and SPDY: 0 to 7, 0 first.
 //!
 //! Bytes of the past do not count for ever, or a tunnel of hours would wait for each new download.
-//! A stream that becomes ready joins at most `LEAD` quanta before the turn of its urgency, which
-//! advances as if all ready streams shared. The delay of an old stream by new ones is therefore
-//! bounded, even if they arrive one after the other. Equal streams share then.
+//! The count of a stream that becomes ready is raised to at least the turn of its urgency minus
+//! `LEAD` quanta. The turn is a virtual time, which advances as if all ready streams shared. A new
+//! stream therefore precedes old ones by at most 1 MiB, also if many arrive one after the other.
+//! The module `turns` of `tandem-tunnel` does the same for the streams of a tunnel.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Circuits over a chain of relays: document 001's network (figure 5.21), made of our programs in
-//! network namespaces.
+//! Circuits over a chain of relays: the network of Reardon's thesis (2008, figure 5.21), made of
+//! our programs in network namespaces.
 //!
 //! ```text
 //!   c1 c5 ─▶ r1 ─┐
@@ -14,7 +14,7 @@
 //!
 //! - [`mod@file`]: the experiments' files. [`network`]: the nodes and the links. [`trial`]: one
 //!   measurement. [`run`]: all of them, with their results as JSON lines. [`report`]: the tables of
-//!   the document with the measured figures beside them.
+//!   the thesis with the measured figures beside them.
 
 pub mod file;
 pub mod network;

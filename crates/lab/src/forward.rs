@@ -1,5 +1,5 @@
-//! The study of document 001, section 8.1.8, in virtual time: do relays end the transport on each
-//! hop, or only forward its datagrams between the ends of the chain?
+//! The study of Reardon's thesis (2008, section 8.1.8), in virtual time: do relays end the
+//! transport on each hop, or only forward its datagrams between the ends of the chain?
 //!
 //! ```text
 //!  hop   client ═══ relay ═══ relay ═══ server      a tunnel for each hop

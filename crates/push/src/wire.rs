@@ -20,10 +20,10 @@
 //! announces the head of a resource without its body.
 //!
 //! The companion is one exchange that stays open while the session is in use. Its request body
-//! carries [`Report`]s of five bytes. Its response carries the pushes of pages that are already
-//! complete: RFC 9113 section 8.4 and SPDY bind each push to an open stream that the client began.
-//! Another implementation of a gateway finds no origin of this name. It receives at most one such
-//! request in each session.
+//! carries [`Report`]s of five bytes. Its response carries the pushes of pages whose response
+//! stream has ended: RFC 9113 section 8.4 and SPDY bind each push to an open stream that the client
+//! began. Another implementation of a gateway finds no origin of this name. It receives at most one
+//! such request in each session.
 //!
 //! A report tells the gateway no more than it would see without push. If the user allows it
 //! (`--push-digest`), the first reports list the responses that the browser received on earlier

@@ -44,7 +44,7 @@ const TRAFFIC: u64 = 1000;
 pub(crate) struct Watch {
     start: Instant,
     /// The time at which the first datagram was sent since one has arrived, in nanoseconds after
-    /// `start` and one. It is 0 if none was sent.
+    /// `start`, plus one. It is 0 if none was sent.
     asked: AtomicU64,
     /// The bytes that have arrived since the last probe.
     traffic: AtomicU64,

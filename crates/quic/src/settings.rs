@@ -35,11 +35,12 @@ pub(crate) const DATAGRAMS_UNSENT: usize = 8 << 10;
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// The time without a datagram after which a connection is lost, in milliseconds.
 const IDLE: u32 = 50_000;
-/// The packets after a missing one that show its loss: more than a path reorders, so that the time
-/// decides. With three, as RFC 9002 recommends, reordering by 5 ms takes nine tenths of the rate.
+/// The packet threshold of loss detection (RFC 9002 section 6.1.1). It is more than a path
+/// reorders, so that the time decides. With the recommended three packets, reordering by 5 ms takes
+/// nine tenths of the rate.
 const PACKET_THRESHOLD: u32 = 1 << 16;
-/// The round trips after which a packet is lost whose successors have arrived. Reordering is no
-/// loss up to the half of a round trip, and the repair of a loss begins by as much later.
+/// The time threshold of loss detection, in round trips (RFC 9002 section 6.1.2). Reordering by up
+/// to half a round trip is no loss, and the repair of a loss begins by as much later.
 const TIME_THRESHOLD: f32 = 1.5;
 
 /// The option of an endpoint that chooses the congestion control.

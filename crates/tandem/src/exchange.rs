@@ -93,9 +93,9 @@ impl Peer {
     }
 }
 
-/// The isolation key of a request. Requests with different keys share no session, circuit or store.
-/// The key is the SOCKS user and password, as in Tor's `IsolateSOCKSAuth`, and reaches Tor
-/// unchanged.
+/// The isolation key of a request. At the client, requests with different keys share no session,
+/// circuit or stored response. The key is the SOCKS user and password, as in Tor's
+/// `IsolateSOCKSAuth`, and reaches Tor unchanged.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Isolation {
     key: Option<Rc<(Vec<u8>, Vec<u8>)>>,

@@ -1,11 +1,12 @@
 //! User-level TCP without sockets, clocks or threads: many reliable streams in one flow of
 //! datagrams.
 //!
-//! Document 001 gives each stream its own user-level TCP inside one DTLS connection, so that a lost
-//! packet or a bulk download of one stream never delays another. This crate is that transport, for
-//! any carrier of datagrams that authenticates its peer:
+//! A thesis gives each stream its own user-level TCP inside one DTLS connection (Joel Reardon,
+//! *Improving Tor using a TCP-over-DTLS Tunnel*, University of Waterloo, 2008). A lost packet or a
+//! bulk download of one stream thus never delays another. This crate is that transport, for any
+//! carrier of datagrams that authenticates its peer:
 //!
-//! - [`wire`]: the segments, after the document's TORTP.
+//! - [`wire`]: the segments, after the compressed header of the thesis.
 //! - [`Tunnel`]: one end; streams on one side, datagrams on the other.
 //! - `send`, `recv`: the halves of a stream: scoreboard (RFC 6675), reassembly, windows.
 //! - `recovery`: loss detection over all streams (RACK-TLP, RFC 8985).

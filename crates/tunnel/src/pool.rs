@@ -1,6 +1,6 @@
 //! The memory of a tunnel: one bound for the bytes that its streams may hold.
 //!
-//! Document 001 (section 8.1.4) gives each socket fixed buffers of megabytes. Here the streams take
+//! The thesis (section 8.1.4) gives each socket fixed buffers of megabytes. Here the streams take
 //! from one pool and give back. A receive window is reserved before it is offered to the peer, so
 //! the bound holds whatever the peer sends: the pool, and the first credit of each stream for each
 //! direction.

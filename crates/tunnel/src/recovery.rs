@@ -109,7 +109,7 @@ impl Recovery {
         }
     }
 
-    /// Widens the reordering window: a segment that was taken for lost had arrived.
+    /// Widens the reordering window: a segment that was declared lost had arrived.
     pub(crate) fn on_spurious(&mut self) {
         self.reordered = true;
         self.window_factor = (self.window_factor.max(1) + 1).min(MAX_WINDOW_FACTOR);

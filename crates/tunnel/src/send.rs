@@ -42,7 +42,7 @@ pub(crate) struct Arrived {
     pub(crate) number: u64,
     /// The bytes of data.
     pub(crate) len: u32,
-    /// Indicates whether that transmission had been taken for lost.
+    /// Indicates whether that transmission had been declared lost.
     pub(crate) was_lost: bool,
 }
 
@@ -125,12 +125,12 @@ impl SendHalf {
         self.written.min(self.limit).saturating_sub(self.next)
     }
 
-    /// Returns whether a segment waits to be repeated.
+    /// Returns whether a segment waits to be retransmitted.
     pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
 
-    /// Returns whether the next piece is the first one of the stream, or its repetition.
+    /// Returns whether the next piece is the first one of the stream, or its retransmission.
     pub(crate) fn begins_next(&self) -> bool {
         self.lost.first().copied().unwrap_or(self.next) == 0
     }
@@ -220,7 +220,7 @@ impl SendHalf {
         self.flying.values().map(|flying| flying.number)
     }
 
-    /// Notes that a piece left as transmission `number`; returns whether it is a repetition.
+    /// Notes that a piece left as transmission `number`; returns whether it is a retransmission.
     pub(crate) fn on_sent(&mut self, piece: Piece, number: u64) -> bool {
         self.next = self.next.max(piece.offset + piece.span());
         let flying = self.flying.entry(piece.offset).or_insert(Flying {
@@ -325,7 +325,7 @@ impl SendHalf {
         grown
     }
 
-    /// Notes the peer's count of duplicates; returns how many of our repetitions were not needed.
+    /// Notes the peer's count of duplicates; returns the number of our spurious retransmissions.
     pub(crate) fn on_duplicates(&mut self, count: u16) -> u32 {
         let news = count.wrapping_sub(self.duplicates);
         // Acknowledgements may arrive out of order.

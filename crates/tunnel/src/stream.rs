@@ -82,7 +82,7 @@ pub(crate) struct Stream {
     /// The application has read the end of the peer's data.
     pub(crate) told_end: bool,
     pub(crate) told_finished: bool,
-    /// The time of the next probe of a shut window, and the probes so far.
+    /// The time of the next zero-window probe, and the probes so far.
     pub(crate) persist: Option<(std::time::Duration, u32)>,
 }
 
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn idle_stream_is_small() {
-        // Document 001: 10 MB. A map's nodes and the allocator add less than the rest of 4 kB.
+        // The thesis: 10 MB. A map's nodes and the allocator add less than the rest of 4 kB.
         let size = size_of::<Stream>() + size_of::<Flow>();
         assert!(size <= 2048, "{size} bytes");
     }

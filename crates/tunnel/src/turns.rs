@@ -1,10 +1,12 @@
 //! The order of sending: the most urgent stream first, and among equals the one that has sent
 //! least.
 //!
-//! Bytes of the past do not count for ever, or a stream of hours would wait for each new one. A
-//! stream that becomes ready joins at most [`LEAD`] bytes before the turn of its urgency, which
-//! advances as if all ready streams shared. The delay of an old stream by new ones is therefore
-//! bounded, even if they arrive one after the other. Equal streams share then.
+//! Bytes of the past do not count for ever, or a stream of hours would wait for each new one. The
+//! count of a stream that becomes ready is raised to at least the turn of its urgency minus
+//! [`LEAD`] bytes. The turn is a virtual time, which advances as if all ready streams shared. A new
+//! stream therefore precedes old ones by at most 1 MiB, also if many arrive one after the other.
+//! The algorithm is least attained service with a bounded lead, as in the module `sched` of
+//! `tandem-http`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! The segments of a datagram: a compressed TCP header after TORTP (document 001, section 6.4.2).
+//! The segments of a datagram: a compressed TCP header, as in section 6.4.2 of the thesis that [the
+//! crate](crate) cites.
 //!
 //! A datagram holds one segment after another, in network byte order. A stream segment carries
 //! data, an acknowledgement, a reset, or several of them:

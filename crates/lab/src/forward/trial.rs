@@ -15,7 +15,7 @@ const STAMP: usize = 64;
 const REPLY: usize = 512;
 /// The time between two stamps.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// The time between two looks at the memory of the relays.
+/// The polling interval for the memory of the relays.
 const LOOK: Duration = Duration::from_millis(20);
 /// The time for the replies to the last stamps.
 const LAST_REPLY: Duration = Duration::from_secs(3);

@@ -22,7 +22,7 @@ pub const VARIABLE: &str = "TANDEM_LINK_STATS";
 /// The name.
 pub const NAME: &str = "tandem-link-stats";
 
-/// Time between looks for a newer snapshot.
+/// The polling interval for a newer snapshot.
 const LOOK: Duration = Duration::from_millis(5);
 /// Snapshots are this old at most, several times over.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);

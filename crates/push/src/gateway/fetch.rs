@@ -52,9 +52,9 @@ impl PushTarget {
 /// The progress of the stream that carries a push to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PushStream {
-    /// No carrier has taken the promise.
+    /// No stream has taken the promise.
     Unopened,
-    /// A carrier has taken the promise, and has not sent it.
+    /// A stream has taken the promise, and has not sent it.
     Promised,
     /// The promise has been sent.
     Open,

@@ -365,7 +365,8 @@ impl Gateway {
         }
     }
 
-    /// Adds a promise of a complete page to those of the companion, which may open soon.
+    /// Adds a promise of a page whose response stream has ended to those of the companion, which
+    /// may open soon.
     pub(super) fn promise_on_companion(&mut self, promise: Promise) {
         if self.closed || !self.companion.has_room() {
             return self.forget_fetch(promise.fetch);

@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// The time between two looks at a session that receives data.
+/// The polling interval for a session that receives data.
 pub(crate) const SLOT: Duration = Duration::from_millis(500);
 /// The longest slot: two usual ones, since callers wait longer after an empty one, and some delay.
 const LONGEST_SLOT: Duration = Duration::from_millis(1250);

@@ -1,6 +1,8 @@
 //! The stages between `front` and `back`. Each stage holds the next.
 //!
 //! - [`isolate`] reads isolation keys, and [`pair_fields`] removes the pair's own fields.
+//! - [`connection_logins`] marks the requests of a browser's connection that has logged in (NTLM,
+//!   Negotiate), and `logins` knows the credentials of a session's requests.
 //! - [`max_forwards`] handles `Max-Forwards`, [`hops`] counts relays, and [`via`] ends loops of
 //!   bridges.
 //! - [`auth`] admits sessions, and [`track`] reports the use of connections.
@@ -12,12 +14,14 @@
 //!   leave over it.
 //! - [`warm_up`] opens the congestion window of a new session.
 //! - [`resume`] begins a session with the speed of an earlier one.
-//! - [`cache`] answers requests from the gateway's cache.
+//! - [`cache`] answers requests from the cache of the gateway or of the client.
 //! - [`compress`] and [`decompress`] code bodies between the two proxies. The latter takes its
 //!   memory from [`decoding_memory`].
 //! - [`continued`] continues downloads whose session was lost.
 //! - [`push`] pushes the resources of pages at the gateway.
 //! - [`solo`] holds the sessions of a client without a gateway.
+//! - [`announce`] announces a reverse gateway, and [`discovery`] tries the gateways that sites
+//!   announce.
 //! - [`submit`] takes anonymous submissions, and `issuer` issues tokens for them.
 //! - [`opened`] lets the gateway fetch HTTPS of listed hosts, by the consent of both ends.
 //! - [`pushed`] takes pushes at the client, [`preflights`] answers preflights of scripts, and

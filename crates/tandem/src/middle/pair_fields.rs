@@ -22,7 +22,7 @@ use crate::stage::Stage;
 const PREFIX: &[u8] = b"tandem-";
 
 /// An edge of the pair. At that to the origins, the requests of a browser's connection that has
-/// logged in get an isolation key of their own ([`super::connection_logins`]).
+/// logged in get a pool key of their own ([`super::connection_logins`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {
     /// Behind the client's front.

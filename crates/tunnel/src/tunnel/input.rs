@@ -331,7 +331,7 @@ impl Tunnel {
         }
     }
 
-    /// A segment that was taken for lost arrived before it was repeated.
+    /// A segment that was declared lost arrived before it was retransmitted.
     fn on_lost_segment_arrived(&mut self, now: Duration, id: StreamId, bytes: u64) {
         if let Some(flow) = self.flow_of(id.0) {
             flow.on_delivered(now, bytes);

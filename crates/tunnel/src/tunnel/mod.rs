@@ -4,7 +4,7 @@
 //!  write, read, reset ─▶ streams ─▶ [`output`]: by urgency, then least sent ─▶ one datagram
 //!  events             ◀─ streams ◀─ [`input`]: data, acknowledgements       ◀─ one datagram
 //!                          ▲
-//!  [`timers`]: loss detection, tail probes, timeouts, shut windows, keep-alive
+//!  [`timers`]: loss detection, tail loss probes, timeouts, zero-window probes, keep-alive
 //! ```
 
 mod ending;
@@ -48,8 +48,7 @@ pub enum Coupling {
     /// A single congestion controller for the tunnel. To the network it is one flow.
     #[default]
     Coupled,
-    /// A single controller for each stream, as in document 001. N streams take the share of N
-    /// flows.
+    /// A single controller for each stream, as in the thesis. N streams take the share of N flows.
     PerStream,
 }
 
@@ -183,13 +182,13 @@ pub struct Stats {
     pub datagrams_received: u64,
     /// Datagrams that arrived with a congestion mark.
     pub marked: u64,
-    /// Segments that were taken for lost.
+    /// Segments that were declared lost.
     pub lost: u64,
-    /// Segments that were taken for lost and had arrived.
+    /// Segments that were declared lost and had arrived (spurious losses).
     pub spurious: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Probes of the tail.
+    /// Tail loss probes.
     pub tail_probes: u64,
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Control {
     pub(super) close: Option<u32>,
     /// Resets to send.
     pub(super) resets: BTreeSet<u32>,
-    /// Streams whose shut window is probed now.
+    /// Streams whose zero window is probed now.
     pub(super) window_probes: BTreeSet<u32>,
 }
 

@@ -1,6 +1,6 @@
-//! Times: losses, probes of the tail, timeouts, shut windows, keep-alive.
+//! Times: losses, tail loss probes (RFC 8985 section 7), timeouts, zero-window probes, keep-alive.
 //!
-//! The order is that of RFC 8985: first a probe of the tail after two round trips, then the
+//! The order is that of RFC 8985: first a tail loss probe after two round trips, then the
 //! retransmission timeout of RFC 6298 with back-off. Both belong to the tunnel, since all streams
 //! share the path.
 
@@ -11,7 +11,7 @@ use crate::flow::Flow;
 use crate::recovery::RESET_OFFSET;
 use crate::recv::ACK_DELAY;
 
-/// The shortest time until a probe of the tail.
+/// The shortest time until a tail loss probe.
 const MIN_TAIL_PROBE: Duration = Duration::from_millis(10);
 /// The timeouts in a row after which full datagrams, or their codepoint, may be the reason.
 const BLACK_HOLE_TIMEOUTS: u32 = 2;

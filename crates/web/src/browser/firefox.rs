@@ -34,7 +34,7 @@ wait
 "#;
 /// The file in which Firefox names its port.
 const SERVER: &str = "WebDriverBiDiServer.json";
-/// The pause between two looks for that file.
+/// The polling interval for that file.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A running Firefox with one page.

@@ -1,9 +1,10 @@
 //! A push for several requests.
 //!
-//! A page may request a resource twice while the promise of its push crosses both requests. The
-//! gateway refers both to the push. When the first of them claims it, a copy takes its place in the
-//! store for the other. The copy gets all parts that arrive. The outcome of the push is that of the
-//! first request, so the copy is not reported. A push is cancelled once all its requests are gone.
+//! A page may request a resource several times while the promise of its push crosses these
+//! requests. The gateway refers all of them to the push. When the first of them claims it, a copy
+//! takes its place in the store for the next one, for 16 requests at most. The copy gets all parts
+//! that arrive. The outcome of the push is that of the first request, so the copy is not reported.
+//! A push is cancelled once all its requests are gone.
 //!
 //! Only a response with a lifetime and without `Set-Cookie` serves several requests (RFC 9111
 //! sections 4 and 7.3): its origin may give each request another token or session. The copy of any
@@ -18,7 +19,7 @@ use tandem_http::{Fields, RequestHead, ResponseHead};
 use super::{ArrivedResponse, Fate, MAX_PUSHES, Output, Phase, PushId, PushStore, Pushed, Target};
 use crate::client::lifetime::Lifetime;
 
-/// The requests that one push answers at most.
+/// The largest number of requests that share one push.
 const MAX_REQUESTS: usize = 16;
 
 /// Returns whether a response may serve several requests.

@@ -1,5 +1,6 @@
 //! The reply to the client's companion (see [`tandem_push::wire`]). It carries the promises of
-//! complete pages, and reads the client's reports. It ends when the client ends its body.
+//! pages whose response stream has ended, and reads the client's reports. It ends when the client
+//! ends its body.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};

@@ -82,8 +82,9 @@ impl Crossings {
     }
 }
 
-/// The number of times that a request is sent to the gateway. It answers the second one with a
-/// reference only if it ignores the mark, or if a later push has been promised.
+/// The largest number of times that references cause a request to the gateway. From the second time
+/// on, the request has a mark, and the gateway answers with a reference only if it ignores the
+/// mark.
 const MAX_ASKED: u8 = 3;
 
 /// The source of the response.

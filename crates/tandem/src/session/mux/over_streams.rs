@@ -505,8 +505,8 @@ impl<O: Owner> StreamsDriver<O> {
         }
     }
 
-    /// Delivers the events of the core. A server first waits for the settings of the client, which
-    /// leave before its first request but on another stream.
+    /// Delivers the events of the core. A server delivers no request before the client's SETTINGS
+    /// frame. The client sends the frame first, but on another stream, so it may arrive later.
     fn dispatch(&mut self) {
         if self.is_server() && self.core.borrow().peer_extended_connect().is_none() {
             return;
