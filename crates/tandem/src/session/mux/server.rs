@@ -180,7 +180,8 @@ struct Pump {
     /// The name of this proxy in its own responses.
     who: RoleName,
     held: Option<Part>,
-    /// True for HEAD: the response has no body, not even that of an error page.
+    /// True for HEAD: the response has no body, not even that of an error page or of a stage that
+    /// answers HEAD as it answers GET.
     bodyless: bool,
     /// True for a push. Its failure resets the stream, since an error page would be stored as the
     /// resource.
@@ -223,6 +224,11 @@ impl Pump {
                 }
                 // The other direction of a tunnel may continue.
                 Poll::Ready(Some(Ok(Part::Closed))) => self.finish(),
+                // The first part of a body ends the response without it.
+                Poll::Ready(Some(Ok(Part::Data(_) | Part::Trailers(_)))) if self.bodyless => {
+                    self.finish();
+                    return Poll::Ready(());
+                }
                 Poll::Ready(Some(Ok(part))) => {
                     self.flush_held(false);
                     self.held = Some(part);
@@ -442,6 +448,15 @@ mod tests {
         }
     }
 
+    /// Returns the core of a server with its shared part, and the core of its client.
+    fn ends() -> (Rc<RefCell<h2::Connection>>, Rc<Shared>, h2::Connection) {
+        let server = h2::Connection::new(MuxConfig::new(Role::Server));
+        let server = Rc::new(RefCell::new(server));
+        let shared = Shared::new(Rc::clone(&server) as _, Multiplexed::H2);
+        let client = h2::Connection::new(MuxConfig::new(Role::Client));
+        (server, shared, client)
+    }
+
     /// Moves at most `limit` bytes of output of one end into the other.
     fn pass(from: &mut dyn ByteMux, to: &mut dyn ByteMux, limit: usize) {
         let mut out = SendBuf::new();
@@ -455,11 +470,8 @@ mod tests {
 
     #[test]
     fn pump_takes_no_more_than_the_send_buffer() {
-        let config = MuxConfig::new(Role::Server);
-        let most = config.send_buffer / PART + 2;
-        let core = Rc::new(RefCell::new(h2::Connection::new(config)));
-        let shared = Shared::new(Rc::clone(&core) as _, Multiplexed::H2);
-        let mut client = h2::Connection::new(MuxConfig::new(Role::Client));
+        let most = MuxConfig::new(Role::Server).send_buffer / PART + 2;
+        let (core, shared, mut client) = ends();
         let request = RequestHead::get(Scheme::Http, "site.example", "/");
         let id = client
             .open(&request, true, Priority::default())
@@ -502,7 +514,28 @@ mod tests {
         assert!(sent >= (PARTS - most) * PART, "{sent}");
     }
 
-    /// A pump of a stream that sends a complete body of `length` bytes.
+    #[test]
+    fn pump_sends_no_body_in_response_to_head() {
+        let (core, shared, mut client) = ends();
+        let mut request = RequestHead::get(Scheme::Http, "site.example", "/");
+        request.method = Method::Head;
+        let id = client
+            .open(&request, true, Priority::default())
+            .expect("room for a stream");
+        pass(&mut client, &mut *core.borrow_mut(), usize::MAX);
+        shared.streams.borrow_mut().insert(id, Stream::default());
+        let priority = SharedPriority::default();
+        let mut pump = pump_of(&shared, id, &priority);
+        (pump.pushed, pump.bodyless) = (false, true);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(pump.poll(&mut cx).is_ready());
+        pass(&mut *core.borrow_mut(), &mut client, usize::MAX);
+        let events: Vec<_> = std::iter::from_fn(|| client.poll_event()).collect();
+        let ends_with_its_head = matches!(events.last(), Some(Event::Response { end: true, .. }));
+        assert!(ends_with_its_head, "{events:?}");
+    }
+
+    /// A pump of a stream that sends a complete body of [`PART`] bytes.
     fn pump_of(shared: &Rc<Shared>, id: StreamId, priority: &SharedPriority) -> Pump {
         let body = Bytes::from_static(&[7; PART]);
         Pump {
@@ -522,11 +555,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn complete_push_in_the_queue_can_be_raised() {
-        let core = Rc::new(RefCell::new(h2::Connection::new(MuxConfig::new(
-            Role::Server,
-        ))));
-        let shared = Shared::new(Rc::clone(&core) as _, Multiplexed::H2);
-        let mut client = h2::Connection::new(MuxConfig::new(Role::Client));
+        let (core, shared, mut client) = ends();
         let request = RequestHead::get(Scheme::Http, "site.example", "/");
         let mut open = || client.open(&request, true, Priority(6)).expect("room");
         let ids = [open(), open()];
