@@ -8,6 +8,7 @@
 //! ```
 //!
 //! - [`rights`]: the clients, and the amount of data that each may send (the operator's file).
+//! - `media_type`: the media type of a submission, which the rights may limit.
 //! - [`issuers`] and [`batch`]: the tokens that clients without accounts spend, and the delivery of
 //!   their submissions in random order.
 //! - [`submission`]: identifiers, keys, states and answers.
@@ -27,6 +28,7 @@ pub mod digest;
 pub mod directory;
 pub mod fields;
 pub mod issuers;
+mod media_type;
 pub mod problem;
 pub mod rights;
 pub mod signature;

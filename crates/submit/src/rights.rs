@@ -15,8 +15,8 @@ use std::collections::HashSet;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
 use serde::Deserialize;
-use tandem_http::message::media_type_essence;
 
+use crate::media_type;
 use crate::problem::Problem;
 
 /// The largest body of a client without `max-bytes`: 1 MiB.
@@ -269,7 +269,7 @@ impl Client {
                 "must be plain paths that begin with /, such as /reports",
             );
         }
-        if !types.iter().all(|kind| kind.contains('/')) {
+        if !types.iter().all(|kind| media_type::is_range(kind)) {
             return wrong("types", "must be media types, such as image/png or image/*");
         }
         let max_bytes = max_bytes.unwrap_or(DEFAULT_MAX_BYTES);
@@ -288,8 +288,9 @@ impl Client {
         })
     }
 
-    /// Checks the rights to a request, except the quota. The path has no query. `length` is the
-    /// size of the body in bytes, if it is known.
+    /// Checks the rights to a request, except the quota. The path has no query. `media_type` is the
+    /// value of `Content-Type`, which must be one valid media type if the rights limit the types.
+    /// `length` is the size of the body in bytes, if it is known.
     ///
     /// # Errors
     /// Returns the problem of a request beyond the rights.
@@ -318,12 +319,13 @@ impl Client {
     }
 
     fn takes(&self, media_type: &[u8]) -> bool {
-        let essence = media_type_essence(media_type);
-        let essence = String::from_utf8_lossy(essence).to_ascii_lowercase();
+        let Some(essence) = media_type::essence(media_type) else {
+            return false;
+        };
         self.types
             .iter()
             .any(|granted| match granted.strip_suffix('*') {
-                Some(prefix) => prefix.ends_with('/') && essence.starts_with(prefix),
+                Some(prefix) => essence.starts_with(prefix),
                 None => *granted == essence,
             })
     }

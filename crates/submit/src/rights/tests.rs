@@ -44,6 +44,8 @@ fn rights_errors_count_clients_and_lines() {
         ("paths = [\"/a/../b\"]", "paths"),
         ("paths = [\"/a;b\"]", "paths"),
         ("types = [\"json\"]", "types"),
+        ("types = [\"image/png, text/html\"]", "types"),
+        ("types = [\"*/*\"]", "types"),
         ("max-bytes = 0", "max-bytes"),
         ("max-bytes = 67108865", "max-bytes"),
     ] {
@@ -120,8 +122,19 @@ fn client_check_applies_each_right() {
         assert_eq!(problem, Err(Problem::PathNotAllowed), "{path}");
     }
     assert_eq!(check("/a", "application/json; charset=utf-8", None), Ok(()));
-    for kind in ["text/plain", "", "imagex/png", "*/*"] {
-        assert_eq!(check("/a", kind, None), Err(Problem::TypeNotAllowed));
+    for kind in [
+        "text/plain",
+        "",
+        "imagex/png",
+        "*/*",
+        "image/*",
+        "image/png, text/html",
+        "image/png; a=\"b\", text/html",
+        "image/png text/html",
+        "application/json;text/html",
+    ] {
+        let problem = check("/a", kind, None);
+        assert_eq!(problem, Err(Problem::TypeNotAllowed), "{kind}");
     }
     assert_eq!(check("/a", "image/png", Some(101)), Err(Problem::TooLarge));
 }

@@ -333,7 +333,9 @@ pub(super) fn check_rights(
     length: Option<u64>,
 ) -> Result<(), Problem> {
     let bare = path.split('?').next().unwrap_or_default();
-    client.check(bare, request.fields.get("content-type"), length)?;
+    // Several lines are a list, and only the first one passes the gateway.
+    let types: Vec<_> = request.fields.get_all("content-type").collect();
+    client.check(bare, Some(&types.join(&b", "[..])), length)?;
     // Other characters are encoded in several ways, and the signature covers one of them.
     let is_plain = path
         .bytes()
@@ -395,6 +397,22 @@ pub(super) fn random_id() -> Result<SubmissionId, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn content_types_of_several_lines_are_refused() {
+        let text = format!(
+            "[[client]]\nname = \"a\"\ntoken-sha256 = \"{}\"\ntypes = [\"image/*\"]\n",
+            "00".repeat(32)
+        );
+        let rights = Rights::parse(&text).expect("a client");
+        let client = rights.by_token(&[0; 32]).expect("its token");
+        let mut request = RequestHead::get(tandem_http::Scheme::Http, "gateway", "/submissions");
+        request.fields.push("content-type", "image/png");
+        assert_eq!(check_rights(client, &request, "", None), Ok(()));
+        request.fields.push("content-type", "text/html");
+        let refused = check_rights(client, &request, "", None);
+        assert_eq!(refused, Err(Problem::TypeNotAllowed));
+    }
 
     #[test]
     fn uploads_have_a_lowest_rate_and_a_longest_time() {
