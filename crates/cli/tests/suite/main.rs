@@ -30,6 +30,7 @@ mod process;
 mod relays;
 mod signals;
 mod solo_state;
+mod submission_client;
 mod submission_instances;
 #[expect(dead_code, reason = "the tests of the library use the rest")]
 #[path = "../../../tandem/tests/suite/submission_server.rs"]

@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use tandem_http::{Fields, Method};
-use tandem_submit::submission::{
-    SUBMISSION_ID, SUBMISSION_SECRET, State as SubmissionState, StateDocument,
-};
+use tandem_submit::submission::{SUBMISSION_SECRET, State as SubmissionState, StateDocument};
 
 use super::network::{Outgoing, Received, Way};
 use super::post::word;
@@ -50,43 +48,75 @@ pub(super) async fn answers(args: &AnswersArgs, transports: &Transports) -> Resu
     let way = Way::to_gateway(&settings, transports)?;
     let mut private = std::fs::DirBuilder::new();
     private.recursive(true).mode(0o700).create(&args.output)?;
-    let mut waiting = 0;
+    let (mut waiting, mut given_up) = (0, 0);
     for mut entry in state.journal()? {
         if entry.has_answer || entry.location.is_none() {
             continue;
         }
-        let response = get(&entry, "/answer", &settings, &way).await?;
-        if response.status == 202 {
-            waiting += 1;
+        if entry.state == Some(SubmissionState::NotDelivered) {
+            given_up += 1;
             print(&describe(&entry));
             continue;
         }
-        // A response about another thing than this submission is no answer.
-        if response.text(SUBMISSION_ID).is_none() {
-            let (file, refusal) = (&entry.file, response.refusal());
-            return Err(format!("{file}: {refusal}").into());
+        let response = get(&entry, "/answer", &settings, &way).await?;
+        match response.submission_state() {
+            // A response about another thing than this submission is no answer.
+            None => {
+                let (file, refusal) = (&entry.file, response.refusal());
+                return Err(format!("{file}: {refusal}").into());
+            }
+            Some(SubmissionState::Accepted) => {
+                waiting += 1;
+                print(&describe(&entry));
+            }
+            Some(SubmissionState::NotDelivered) => {
+                given_up += 1;
+                entry.state = Some(SubmissionState::NotDelivered);
+                state.record(&entry)?;
+                print(&describe(&entry));
+            }
+            Some(SubmissionState::Answered) => {
+                let answer = keep(&mut entry, &response, &args.output, &state)?;
+                let (file, status, answer) = (&entry.file, response.status, answer.display());
+                print(&format!("{file}: status {status}, written to {answer}"));
+            }
         }
-        let name = Path::new(&entry.file).file_name().unwrap_or_default();
-        let name = name.to_string_lossy();
-        // Files of one name in several directories have distinct answers.
-        let answer = args
-            .output
-            .join(format!("{name}.{}.answer", &entry.name[..6]));
-        files::replace_private(&answer, &response.body)?;
-        entry.status = Some(response.status);
-        entry.state = Some(SubmissionState::Answered);
-        entry.has_answer = true;
-        state.record(&entry)?;
-        let (file, status) = (&entry.file, response.status);
-        print(&format!(
-            "{file}: status {status}, written to {}",
-            answer.display()
-        ));
     }
-    match waiting {
-        0 => Ok(()),
-        _ => Err(format!("{waiting} submissions have no answer yet; ask again later").into()),
+    summary(&[
+        (waiting, "no answer yet: ask again later"),
+        (given_up, "not been delivered: post the files again"),
+    ])
+}
+
+/// Returns the error for the numbers of submissions without the wanted outcome, if there are any.
+fn summary(numbers: &[(usize, &str)]) -> Result<(), Failure> {
+    let numbers = numbers.iter().filter(|(number, _)| *number > 0);
+    let parts: Vec<_> = numbers
+        .map(|(number, outcome)| format!("{number} submissions have {outcome}"))
+        .collect();
+    match parts.is_empty() {
+        true => Ok(()),
+        false => Err(parts.join("; ").into()),
     }
+}
+
+/// Writes an answer to a file, and its status to the journal. Returns the file.
+fn keep(
+    entry: &mut JournalEntry,
+    response: &Received,
+    output: &Path,
+    state: &ClientFiles,
+) -> Result<PathBuf, Failure> {
+    let name = Path::new(&entry.file).file_name().unwrap_or_default();
+    let name = name.to_string_lossy();
+    // Files of one name in several directories have distinct answers.
+    let answer = output.join(format!("{name}.{}.answer", &entry.name[..6]));
+    files::replace_private(&answer, &response.body)?;
+    entry.status = Some(response.status);
+    entry.state = Some(SubmissionState::Answered);
+    entry.has_answer = true;
+    state.record(entry)?;
+    Ok(answer)
 }
 
 /// Asks for the state of a submission, and writes it to the journal.

@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use indicatif::ProgressBar;
 use tandem_http::{Fields, Method, RequestHead, Scheme};
 use tandem_submit::problem::{Document, Problem};
+use tandem_submit::submission::{SUBMISSION_ID, State as SubmissionState, StateDocument};
 use tandem_tokens::message;
 use tandem_tokens::oblivious::{self, KeyConfig};
 
@@ -50,6 +51,26 @@ impl Received {
         (self.status >= 400)
             .then(|| Document::read(&self.body))
             .flatten()
+    }
+
+    /// Returns the state of the submission to which the response belongs. Returns `None` for all
+    /// other responses, such as refusals. The server may have written the rest of an answer, also
+    /// one that looks like a refusal.
+    pub(super) fn submission_state(&self) -> Option<SubmissionState> {
+        let id = self.text(SUBMISSION_ID)?;
+        let is_waiting = || {
+            let document = StateDocument::read(&self.body);
+            document.is_some_and(|it| it.id == id && it.state == SubmissionState::Accepted)
+        };
+        let given_up = Problem::NotDelivered;
+        let is_given_up = || self.problem().and_then(|it| it.problem()) == Some(given_up);
+        Some(match self.status {
+            // A server may answer with this status too.
+            202 if is_waiting() => SubmissionState::Accepted,
+            // The gateway passes no answer with this status on.
+            status if status == given_up.status() && is_given_up() => SubmissionState::NotDelivered,
+            _ => SubmissionState::Answered,
+        })
     }
 
     /// Describes a refusal in one line.
@@ -348,6 +369,54 @@ impl Chunks for ShownPieces {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn submission_state_tells_the_gateway_from_the_server() {
+        let id = "0f".repeat(16);
+        let state = |status: u16, body: &str, has_id: bool| {
+            let mut fields = Fields::new();
+            if has_id {
+                fields.push(SUBMISSION_ID, &id);
+            }
+            let body = Bytes::copy_from_slice(body.as_bytes());
+            let received = Received {
+                status,
+                fields,
+                body,
+            };
+            received.submission_state()
+        };
+        let document = |id: &str| {
+            let (id, state) = (id.to_owned(), SubmissionState::Accepted);
+            let status = None;
+            StateDocument { id, state, status }.json()
+        };
+        let given_up = Problem::NotDelivered.json();
+        for (status, body, expected) in [
+            (202, document(&id), SubmissionState::Accepted),
+            (502, given_up.clone(), SubmissionState::NotDelivered),
+            // The server has answered with these.
+            (202, document("0e"), SubmissionState::Answered),
+            (202, "queued".to_owned(), SubmissionState::Answered),
+            (200, document(&id), SubmissionState::Answered),
+            (400, given_up.clone(), SubmissionState::Answered),
+            (400, Problem::TokenSpent.json(), SubmissionState::Answered),
+            (
+                500,
+                Problem::AnswerTooLarge.json(),
+                SubmissionState::Answered,
+            ),
+        ] {
+            assert_eq!(
+                state(status, &body, true),
+                Some(expected),
+                "{status} {body}"
+            );
+        }
+        for (status, body) in [(502, given_up), (202, document(&id)), (200, String::new())] {
+            assert_eq!(state(status, &body, false), None, "{status} {body}");
+        }
+    }
 
     #[test]
     fn responses_in_clear_are_errors_with_known_texts() {

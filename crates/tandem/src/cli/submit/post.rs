@@ -103,12 +103,13 @@ async fn send_file(
         entry.file == name && entry.digest == digest && entry.path == args.to
     };
     let known = state.journal()?.into_iter().find(is_same);
-    if let Some(state) = known.as_ref().and_then(|entry| entry.state) {
-        return Ok(format!("was sent before ({})", word(state)));
-    }
     let mut entry = match known {
-        Some(entry) => entry,
         None => JournalEntry::new(name, digest, &args.to)?,
+        Some(entry) => match entry.state {
+            None => entry,
+            Some(SubmissionState::NotDelivered) => entry.renewed()?,
+            Some(state) => return Ok(format!("was sent before ({})", word(state))),
+        },
     };
     let kind = args
         .kind
@@ -130,6 +131,15 @@ async fn send_file(
             state.record(&entry)?;
         }
         let response = send(&entry, &kind, content.clone(), settings, way).await?;
+        match response.submission_state() {
+            // An earlier request of this entry arrived, and the gateway has given it up since.
+            Some(SubmissionState::NotDelivered) => {
+                entry = entry.renewed()?;
+                continue;
+            }
+            Some(outcome) => return finish(entry, outcome, &response, state),
+            None => {}
+        }
         let problem = response.problem().and_then(|document| document.problem());
         let key = entry.token.as_deref().and_then(key_of);
         match (problem, key) {
@@ -139,7 +149,7 @@ async fn send_file(
                 entry.set_token_aside();
                 unknown.push(key);
             }
-            _ => return finish(entry, &response, state),
+            _ => return Err(response.refusal().into()),
         }
         entry.token = None;
         state.record(&entry)?;
@@ -194,9 +204,10 @@ async fn send(
     way.send(request, Isolation::none(), Some(progress)).await
 }
 
-/// Writes the outcome to the journal.
+/// Writes the outcome of a submission, which the gateway has taken, to the journal.
 fn finish(
     mut entry: JournalEntry,
+    outcome: SubmissionState,
     response: &Received,
     state: &ClientFiles,
 ) -> Result<String, Failure> {
@@ -207,11 +218,8 @@ fn finish(
     entry.location = Some(location);
     entry.token = None;
     entry.shown_tokens.clear();
-    let is_answered = response.status != 202;
-    entry.state = Some(match is_answered {
-        true => SubmissionState::Answered,
-        false => SubmissionState::Accepted,
-    });
+    let is_answered = outcome == SubmissionState::Answered;
+    entry.state = Some(outcome);
     entry.status = is_answered.then_some(response.status);
     state.record(&entry)?;
     Ok(match is_answered {

@@ -12,6 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tandem_submit::problem::Problem;
 use tandem_submit::submission::State as SubmissionState;
 use tandem_tokens::token::Token;
 
@@ -120,6 +121,25 @@ impl JournalEntry {
             status: None,
             has_answer: false,
         })
+    }
+
+    /// Returns the entry of a new submission with the same content, in place of this one, which
+    /// the gateway has given up. It has another secret.
+    pub(super) fn renewed(&self) -> Result<Self, Failure> {
+        Ok(Self {
+            name: self.name.clone(),
+            ..Self::new(self.file.clone(), self.digest.clone(), &self.path)?
+        })
+    }
+
+    /// Mends an entry of earlier versions, which took the gateway's problem with this status for
+    /// the answer. The gateway passes no answer with this status on.
+    fn mend(&mut self) {
+        let is_answered = self.state == Some(SubmissionState::Answered);
+        if is_answered && self.status == Some(Problem::NotDelivered.status()) {
+            self.state = Some(SubmissionState::NotDelivered);
+            (self.status, self.has_answer) = (None, false);
+        }
     }
 
     pub(super) fn secret(&self) -> Vec<u8> {
@@ -283,10 +303,14 @@ impl ClientFiles {
         Ok(())
     }
 
+    /// Returns the file of an entry of the journal.
+    pub(super) fn file_of(&self, entry: &JournalEntry) -> PathBuf {
+        self.directory.join("journal").join(&entry.name)
+    }
+
     /// Writes an entry of the journal.
     pub(super) fn record(&self, entry: &JournalEntry) -> Result<(), Failure> {
-        let file = self.directory.join("journal").join(&entry.name);
-        write(&file, &serde_json::to_vec_pretty(entry)?)
+        write(&self.file_of(entry), &serde_json::to_vec_pretty(entry)?)
     }
 
     /// Returns the entries of the journal, in the order of the files that were sent.
@@ -298,6 +322,7 @@ impl ClientFiles {
                 let mut entry: JournalEntry = read(&file)?;
                 let name = file.file_name().unwrap_or_default();
                 entry.name = name.to_string_lossy().into_owned();
+                entry.mend();
                 entries.push(entry);
             }
         }
@@ -390,6 +415,29 @@ mod tests {
         files.record(&first).expect("recorded");
         let error = files.token(&[]).expect_err("it was used").to_string();
         assert!(error.contains("no tokens are left"), "{error}");
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    #[test]
+    fn journal_mends_problems_taken_for_answers() {
+        let directory = directory("mended");
+        let files = ClientFiles::open(directory.clone()).expect("a directory");
+        for (name, status) in [("lost", 502), ("refused", 400)] {
+            let mut entry = entry(name);
+            (entry.state, entry.status) = (Some(SubmissionState::Answered), Some(status));
+            entry.has_answer = true;
+            files.record(&entry).expect("recorded");
+        }
+        let journal = files.journal().expect("a journal");
+        let states: Vec<_> = journal
+            .iter()
+            .map(|entry| (entry.state, entry.status, entry.has_answer))
+            .collect();
+        let expected = [
+            (Some(SubmissionState::NotDelivered), None, false),
+            (Some(SubmissionState::Answered), Some(400), true),
+        ];
+        assert_eq!(states, expected);
         std::fs::remove_dir_all(&directory).expect("removed");
     }
 
