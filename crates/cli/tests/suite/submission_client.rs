@@ -1,5 +1,5 @@
 //! Tests of `tandem submit` in the simple mode: submissions that the gateway has given up,
-//! and answers with status 202.
+//! media types, and answers with status 202.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -121,6 +121,34 @@ fn given_up_submissions_are_sent_again() {
     let posted = user.succeed(&["post", &one, &two]);
     assert_eq!(posted.matches("was sent before").count(), 2, "{posted}");
     assert_eq!(server.requests(), 2);
+}
+
+#[test]
+fn file_with_another_type_is_another_submission() {
+    let files = Files::new("client-types", "");
+    let server = SubmissionServer::new();
+    let user = User::new(&files, &server, "store");
+    let file = user.file("data.txt");
+    for kind in ["text/plain", "image/png"] {
+        let posted = user.succeed(&["post", &file, "--type", kind]);
+        assert!(posted.contains(": accepted"), "{posted}");
+    }
+    // `text/plain` is the type of the name's end.
+    for arguments in [
+        &["post", &*file][..],
+        &["post", &file, "--type", "image/png"],
+    ] {
+        let posted = user.succeed(arguments);
+        assert!(posted.contains("was sent before"), "{posted}");
+    }
+    user.await_answers(|(succeeded, _)| *succeeded);
+    let mut types: Vec<_> = server
+        .processed()
+        .iter()
+        .map(|it| it.field("content-type").unwrap().to_owned())
+        .collect();
+    types.sort();
+    assert_eq!(types, ["image/png", "text/plain"]);
 }
 
 #[test]

@@ -99,8 +99,13 @@ async fn send_file(
     let content = Bytes::from(std::fs::read(file)?);
     let digest = URL_SAFE_NO_PAD.encode(sha256(&[&content]));
     let name = std::path::absolute(file)?.display().to_string();
+    let kind = args
+        .kind
+        .clone()
+        .unwrap_or_else(|| media_type(file).to_owned());
     let is_same = |entry: &JournalEntry| {
-        entry.file == name && entry.digest == digest && entry.path == args.to
+        let has_kind = entry.kind.as_ref().is_none_or(|known| *known == kind);
+        entry.file == name && entry.digest == digest && entry.path == args.to && has_kind
     };
     let known = state.journal()?.into_iter().find(is_same);
     let mut entry = match known {
@@ -111,10 +116,7 @@ async fn send_file(
             Some(state) => return Ok(format!("was sent before ({})", word(state))),
         },
     };
-    let kind = args
-        .kind
-        .clone()
-        .unwrap_or_else(|| media_type(file).to_owned());
+    entry.kind = Some(kind.clone());
     // The gateway may not have the new keys of the issuer yet. It has seen such a token with this
     // content, so the token stays with this entry, and other tokens of its key stay unused.
     let mut unknown = Vec::new();

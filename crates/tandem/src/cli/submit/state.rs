@@ -86,6 +86,9 @@ pub(super) struct JournalEntry {
     pub(super) digest: String,
     /// The path at the server.
     pub(super) path: String,
+    /// The media type of the content. Entries of earlier versions have none.
+    #[serde(default)]
+    pub(super) kind: Option<String>,
     /// The secret of the submission, in base64url.
     pub(super) secret: String,
     /// The token that pays for it, as the value of a field.
@@ -113,6 +116,7 @@ impl JournalEntry {
             file,
             digest,
             path: path.to_owned(),
+            kind: None,
             secret: URL_SAFE_NO_PAD.encode(random::<32>()?),
             token: None,
             shown_tokens: Vec::new(),
@@ -128,6 +132,7 @@ impl JournalEntry {
     pub(super) fn renewed(&self) -> Result<Self, Failure> {
         Ok(Self {
             name: self.name.clone(),
+            kind: self.kind.clone(),
             ..Self::new(self.file.clone(), self.digest.clone(), &self.path)?
         })
     }
