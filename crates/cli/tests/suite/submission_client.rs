@@ -1,5 +1,5 @@
-//! Tests of `tandem submit` in the simple mode: submissions that the gateway has given up,
-//! media types, and answers with status 202.
+//! Tests of `tandem submit` in the simple mode: submissions that the gateway has given up or
+//! forgotten, media types, and answers with status 202.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -149,6 +149,33 @@ fn file_with_another_type_is_another_submission() {
         .collect();
     types.sort();
     assert_eq!(types, ["image/png", "text/plain"]);
+}
+
+#[test]
+fn forgotten_submission_holds_no_other_back() {
+    let files = Files::new("client-forgotten", "");
+    let server = SubmissionServer::new();
+    let user = User::new(&files, &server, "old-store");
+    let [old, new] = ["a-old.txt", "b-new.txt"].map(|name| user.file(name));
+    user.succeed(&["post", &old]);
+    drop(user);
+    let user = User::new(&files, &server, "new-store");
+    user.succeed(&["post", &new]);
+    let (succeeded, output) = user.submit(&["state"]);
+    assert!(!succeeded, "{output}");
+    let unknown = format!("{old}: There is no such submission");
+    assert!(output.contains(&unknown), "{output}");
+    assert!(output.contains(&format!("{new}: a")), "{output}");
+    let written = format!("{new}: status 201, written to");
+    let output = user.await_answers(|(_, output)| output.contains(&written));
+    assert!(output.contains(&unknown), "{output}");
+    // Without its entry, the old submission is no failure any more.
+    assert!(!user.answers().0);
+    let entry = output
+        .split_whitespace()
+        .find(|word| word.ends_with(".json"));
+    std::fs::remove_file(entry.unwrap()).unwrap();
+    assert!(user.answers().0);
 }
 
 #[test]

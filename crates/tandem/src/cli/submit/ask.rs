@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use tandem_http::{Fields, Method};
+use tandem_submit::problem::Problem;
 use tandem_submit::submission::{SUBMISSION_SECRET, State as SubmissionState, StateDocument};
 
 use super::network::{Outgoing, Received, Way};
@@ -33,13 +34,23 @@ pub(super) async fn states(
     let state = directory.open()?;
     let settings = state.settings()?;
     let way = Way::to_gateway(&settings, transports)?;
+    let mut refused = 0;
     for mut entry in state.journal()? {
         if entry.location.is_some() && entry.state == Some(SubmissionState::Accepted) {
-            ask(&mut entry, &settings, &way, &state).await?;
+            let response = get(&entry, "", &settings, &way).await?;
+            let document = StateDocument::read(&response.body);
+            let Some(document) = document.filter(|_| response.status == 200) else {
+                refused += 1;
+                print(&refusal(&entry, &response, &state));
+                continue;
+            };
+            entry.state = Some(document.state);
+            entry.status = document.status;
+            state.record(&entry)?;
         }
         print(&describe(&entry));
     }
-    Ok(())
+    summary(&[(refused, REFUSED)])
 }
 
 pub(super) async fn answers(args: &AnswersArgs, transports: &Transports) -> Result<(), Failure> {
@@ -48,7 +59,7 @@ pub(super) async fn answers(args: &AnswersArgs, transports: &Transports) -> Resu
     let way = Way::to_gateway(&settings, transports)?;
     let mut private = std::fs::DirBuilder::new();
     private.recursive(true).mode(0o700).create(&args.output)?;
-    let (mut waiting, mut given_up) = (0, 0);
+    let (mut waiting, mut given_up, mut refused) = (0, 0, 0);
     for mut entry in state.journal()? {
         if entry.has_answer || entry.location.is_none() {
             continue;
@@ -62,8 +73,8 @@ pub(super) async fn answers(args: &AnswersArgs, transports: &Transports) -> Resu
         match response.submission_state() {
             // A response about another thing than this submission is no answer.
             None => {
-                let (file, refusal) = (&entry.file, response.refusal());
-                return Err(format!("{file}: {refusal}").into());
+                refused += 1;
+                print(&refusal(&entry, &response, &state));
             }
             Some(SubmissionState::Accepted) => {
                 waiting += 1;
@@ -85,8 +96,12 @@ pub(super) async fn answers(args: &AnswersArgs, transports: &Transports) -> Resu
     summary(&[
         (waiting, "no answer yet: ask again later"),
         (given_up, "not been delivered: post the files again"),
+        (refused, REFUSED),
     ])
 }
+
+/// The outcome of submissions for which the gateway refuses to answer.
+const REFUSED: &str = "a state that the gateway does not tell";
 
 /// Returns the error for the numbers of submissions without the wanted outcome, if there are any.
 fn summary(numbers: &[(usize, &str)]) -> Result<(), Failure> {
@@ -119,19 +134,17 @@ fn keep(
     Ok(answer)
 }
 
-/// Asks for the state of a submission, and writes it to the journal.
-async fn ask(
-    entry: &mut JournalEntry,
-    settings: &Settings,
-    way: &Way,
-    state: &ClientFiles,
-) -> Result<(), Failure> {
-    let response = get(entry, "", settings, way).await?;
-    let document = StateDocument::read(&response.body).filter(|_| response.status == 200);
-    let document = document.ok_or_else(|| format!("{}: {}", entry.file, response.refusal()))?;
-    entry.state = Some(document.state);
-    entry.status = document.status;
-    state.record(entry)
+/// Describes the response to a question that tells nothing about the submission.
+fn refusal(entry: &JournalEntry, response: &Received, state: &ClientFiles) -> String {
+    let text = format!("{}: {}", entry.file, response.refusal());
+    let problem = response.problem().and_then(|document| document.problem());
+    match problem {
+        Some(Problem::UnknownSubmission) => format!(
+            "{text} Remove {} if you do not need this answer any more.",
+            state.file_of(entry).display()
+        ),
+        _ => text,
+    }
 }
 
 async fn get(
