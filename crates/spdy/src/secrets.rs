@@ -49,7 +49,7 @@ const LONG_WORD: usize = 20;
 /// A field is secret unless its name is known to carry no credential. The query of an address is
 /// secret: it carries session ids, search words and one-time codes. So is the rest of a path after
 /// the beginning of a name that may be a token.
-pub fn secret_part(name: &[u8], value: &[u8]) -> usize {
+pub(crate) fn secret_part(name: &[u8], value: &[u8]) -> usize {
     if ADDRESSES.contains(&name) {
         let query = memchr(b'?', value).map_or(value.len(), |at| at + 1);
         return token(&value[..query]).unwrap_or(query);
