@@ -1,0 +1,92 @@
+//! Tests of the knowledge that survives a reload and of its bounds.
+
+use super::*;
+
+#[test]
+fn lifetimes_of_copies_are_bounded() {
+    let learned = Learned::new(AutoConfig::default(), None).unwrap();
+    let lifetime = |seconds| CopyLifetime {
+        whole: Duration::from_secs(seconds),
+        rest: Duration::ZERO,
+    };
+    assert_eq!(learned.lifetime("http://h/0"), None);
+    for is_kept in [false, true] {
+        learned.note_kept("http://h/0", is_kept);
+        assert_eq!(learned.is_unkept("http://h/0"), !is_kept);
+    }
+    for number in 0..LIFETIMES as u64 + 9 {
+        learned.note_lifetime(&format!("http://h/{number}"), lifetime(number));
+    }
+    let last = LIFETIMES as u64 + 8;
+    let found = learned.lifetime(&format!("http://h/{last}"));
+    assert_eq!(found, Some(lifetime(last)));
+    learned.note_kept(&format!("http://h/{last}"), false);
+    assert_eq!(learned.lifetime(&format!("http://h/{last}")), None);
+    assert!(learned.lifetimes.lock().unwrap().len() <= LIFETIMES);
+}
+
+#[test]
+fn learned_state_survives_in_a_file() {
+    let folder = std::env::temp_dir().join(format!("tandem-learned-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("state");
+    let learned = Learned::new(AutoConfig::default(), Some(file.clone())).unwrap();
+    learned.sending(
+        &Exchange {
+            url: "http://h/",
+            get: true,
+            status: 200,
+            ..Exchange::default()
+        },
+        None,
+    );
+    learned.session_closed(0);
+    learned.save().unwrap();
+    assert!(Learned::new(AutoConfig::default(), Some(file.clone())).is_ok());
+    let mut damaged = std::fs::read(&file).unwrap();
+    damaged.pop();
+    std::fs::write(&file, &damaged).unwrap();
+    Learned::new(AutoConfig::default(), Some(file.clone()))
+        .unwrap()
+        .save()
+        .unwrap();
+    assert_eq!(
+        std::fs::read(folder.join("state.old")).unwrap(),
+        damaged,
+        "what could not be read is kept"
+    );
+    assert!(Learned::new(AutoConfig::default(), Some(file.clone())).is_ok());
+    std::fs::write(&file, b"something else").unwrap();
+    let error = Learned::new(AutoConfig::default(), Some(file))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("state"),
+        "somebody else's file is left alone: {error}"
+    );
+    let nowhere = folder.join("missing").join("state");
+    assert!(
+        Learned::new(AutoConfig::default(), Some(nowhere)).is_err(),
+        "nothing could be written there"
+    );
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn state_is_written_in_the_background_once_it_is_due() {
+    let folder = std::env::temp_dir().join(format!("tandem-due-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("state");
+    let learned = Learned::new(AutoConfig::default(), Some(file.clone())).unwrap();
+    let learned = Arc::new(learned);
+    assert!(!learned.is_due(learned.began + SAVE_EVERY - Duration::from_secs(1)));
+    assert!(learned.is_due(learned.began + SAVE_EVERY));
+    learned.save_if_due(learned.began + SAVE_EVERY);
+    let asked = Instant::now();
+    while !file.exists() {
+        assert!(asked.elapsed().as_secs() < 60, "the thread writes the file");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!learned.is_due(learned.began + SAVE_EVERY));
+    std::fs::remove_dir_all(folder).unwrap();
+}
