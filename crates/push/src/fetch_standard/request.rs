@@ -78,8 +78,9 @@ pub fn request_for(
         }
         fields.push(REQUESTED_WITH, XML_HTTP_REQUEST);
     }
-    if !same_origin && need.anonymous {
-        // Fetch standard, section 3.1, "append a request `Origin` header", for the mode `cors`.
+    if !same_origin && (need.by_cors || need.anonymous) {
+        // Fetch standard, section 3.1, "append a request `Origin` header", for the mode `cors`,
+        // with credentials or without.
         fields.push("origin", format!("{document_scheme}://{document_host}"));
     }
     if need.by_cors && is_nested(page.request) {

@@ -175,6 +175,14 @@ fn request_of_a_style_sheet_has_its_cookie() {
 }
 
 #[test]
+fn request_by_cors_with_credentials_names_the_origin() {
+    let mut script = need("http://b/x.js", Kind::Script);
+    script.by_cors = true;
+    let made = request(&script, "http://a/page", false);
+    assert_eq!(text(&made, "origin"), Some("http://a"));
+}
+
+#[test]
 fn request_by_cors_names_the_origin() {
     let mut font = need("http://b/x.woff2", Kind::Font);
     font.anonymous = true;
