@@ -56,12 +56,13 @@ const REPEATED_FIELDS: [&str; 7] = [
 
 /// The fields that the request for the target need not repeat. Browsers do not repeat the
 /// conditions and directives of caches, and responses depend on the rest only if `Vary` says so.
-const UNREPEATED_FIELDS: [&str; 8] = [
+const UNREPEATED_FIELDS: [&str; 9] = [
     "cache-control",
     "if-modified-since",
     "if-none-match",
     "pragma",
     "priority",
+    "sec-fetch-storage-access",
     "te",
     "upgrade-insecure-requests",
     "via",

@@ -171,7 +171,6 @@ fn redirect_of_an_unrepeatable_request_is_left() {
         ("x-requested-with", false),
         ("origin", false),
         ("sec-ch-ua-platform-version", false),
-        ("sec-fetch-storage-access", false),
         ("dnt", true),
         ("sec-ch-ua-platform", true),
         ("upgrade-insecure-requests", true),
@@ -183,6 +182,21 @@ fn redirect_of_an_unrepeatable_request_is_left() {
         let asked = pair.take_asked().len();
         assert_eq!(asked, 1 + usize::from(is_followed), "{field}");
     }
+}
+
+/// `Sec-Fetch-Storage-Access` is no sign of a script. The client compares it if `Vary` names it.
+#[test]
+fn redirect_of_a_request_with_storage_access_is_followed() {
+    let target = ("http://a.test/once", page("text/plain", "x"));
+    let mut pair = Pair::new(&[("http://a.test/go", redirect("/once")), target]);
+    let fields = [
+        ("accept", "*/*"),
+        ("sec-fetch-dest", "image"),
+        ("sec-fetch-mode", "no-cors"),
+        ("sec-fetch-site", "cross-site"),
+        ("sec-fetch-storage-access", "active"),
+    ];
+    assert_eq!(pair.load("http://a.test/go", &fields).len(), 2);
 }
 
 /// Beyond a redirect, a resource has the referrer of its style sheet or element, and a style sheet
