@@ -242,6 +242,12 @@ impl CookieScope {
     }
 }
 
+/// Returns whether a response sets a cookie that requests from other sites do not carry
+/// (`SameSite=Strict`).
+pub(crate) fn sets_strict_cookie(head: &ResponseHead) -> bool {
+    head.fields.get_all("set-cookie").any(set_cookie::is_strict)
+}
+
 /// Returns the `Cookie` field of a request; empty if it has none. Several fields are joined.
 pub(crate) fn cookies_of(fields: &Fields) -> Cow<'_, [u8]> {
     let mut values = fields.get_all("cookie");

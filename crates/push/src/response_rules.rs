@@ -174,9 +174,9 @@ pub(crate) fn stored_policy(head: &ResponseHead) -> ResponsePolicy {
     policy
 }
 
-/// Returns the target of a redirect, as a resource that the page needs. A redirect that sets a
-/// cookie is not followed. Its target may expect that cookie, and may accept only one request (a
-/// login, for example).
+/// Returns the target of a redirect, as a resource that the page needs. If the redirect sets a
+/// cookie, the target may expect that cookie, and may accept only one request (a login, for
+/// example). The caller must know the cookies then.
 pub fn redirect_target(url: &str, head: &ResponseHead) -> Option<Need> {
     if !is_redirect(head) {
         return None;
@@ -195,9 +195,9 @@ pub fn redirect_target(url: &str, head: &ResponseHead) -> Option<Need> {
     })
 }
 
-/// Returns whether a response is a redirect that may be followed before the browser asks.
-pub(crate) fn is_redirect(head: &ResponseHead) -> bool {
-    matches!(head.status, 301 | 302 | 303 | 307 | 308) && !head.fields.contains("set-cookie")
+/// Returns whether a response is a redirect to another URL.
+pub(crate) const fn is_redirect(head: &ResponseHead) -> bool {
+    matches!(head.status, 301 | 302 | 303 | 307 | 308)
 }
 
 #[cfg(test)]
@@ -357,8 +357,6 @@ mod tests {
         }
         assert_eq!(of(302, &[]), None);
         assert_eq!(of(302, &[("location", "mailto:a")]), None);
-        let with_cookie = [("location", "c"), ("set-cookie", "a=b")];
-        assert_eq!(of(302, &with_cookie), None);
     }
 
     #[test]

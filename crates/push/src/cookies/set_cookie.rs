@@ -43,6 +43,8 @@ struct Attributes<'a> {
     is_secure: bool,
     /// True if a cookie without `Secure` is refused by some browsers.
     needs_secure: bool,
+    /// True if requests from other sites do not carry the cookie.
+    is_strict: bool,
     max_age: Option<bool>,
     expires: Option<&'a [u8]>,
 }
@@ -100,6 +102,11 @@ pub(super) fn read(field: &[u8], setter: &Setter<'_>, unix_time: u64) -> Verdict
     }
 }
 
+/// Returns whether a field asks for `SameSite=Strict`.
+pub(super) fn is_strict(field: &[u8]) -> bool {
+    Attributes::of(field.split(|byte| *byte == b';').skip(1)).is_strict
+}
+
 impl<'a> Attributes<'a> {
     fn of(parts: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut found = Self::default();
@@ -112,7 +119,10 @@ impl<'a> Attributes<'a> {
                 b"domain" => found.domain = value,
                 b"path" => found.path = value,
                 b"secure" => found.is_secure = true,
-                b"samesite" => found.needs_secure |= value.eq_ignore_ascii_case(b"none"),
+                b"samesite" => {
+                    found.needs_secure |= value.eq_ignore_ascii_case(b"none");
+                    found.is_strict |= value.eq_ignore_ascii_case(b"strict");
+                }
                 b"partitioned" => found.needs_secure = true,
                 b"max-age" => found.max_age = has_time(value).or(found.max_age),
                 b"expires" => found.expires = Some(value),

@@ -24,7 +24,7 @@ use super::session::Gateway;
 use super::session_cookies::Cookies;
 use super::table::{FetchId, PageId, ResponseId};
 use super::visitors::comes_from_site;
-use crate::cookies::{CookieChanges, CookieScope, cookies_of};
+use crate::cookies::{CookieChanges, CookieScope, cookies_of, sets_strict_cookie};
 use crate::fetch_standard::is_navigation;
 use crate::response_rules::is_part_of_page;
 
@@ -146,6 +146,45 @@ impl Gateway {
     ) -> Cookies {
         let changes = self.changes_of(now, request, head);
         self.cookies.after(request, changes)
+    }
+
+    /// Returns whether the cookies of the request for a redirect's target are known. `head` is the
+    /// redirect of the browser's request. If it sets cookies, the browser must return them. One
+    /// that has returned none of the host's cookies may refuse these too. Behind a link of another
+    /// site, browsers hold strict cookies back.
+    pub(super) fn knows_cookies_of_target(
+        &self,
+        now: Instant,
+        request: &RequestHead,
+        head: &ResponseHead,
+    ) -> bool {
+        !head.fields.contains("set-cookie")
+            || (!sets_strict_cookie(head)
+                && !self.cookies.may_be_refused(request)
+                && self.changes_of(now, request, head) != Cookies::Unknown)
+    }
+
+    /// Notes the cookies that a page's document sets, which is pushed behind a redirect. The
+    /// browser gets them before it requests the page's resources. Unknown cookies are left out, as
+    /// those of other pages are.
+    pub(super) fn note_cookies_of_document(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        head: &ResponseHead,
+    ) {
+        let Some(fetch) = self.fetches.get(id) else {
+            return;
+        };
+        let (page, Some(request)) = (fetch.page, fetch.request.clone()) else {
+            return;
+        };
+        if let Cookies::Changed(changes) = self.cookies_after(now, &request, head)
+            && let Some(page) = self.pages.get_mut(page)
+            && let Some(later) = page.cookies_with(&changes)
+        {
+            page.set_cookies(Some(later));
+        }
     }
 
     /// Returns the changes that a response makes to the cookies of later requests.

@@ -94,7 +94,7 @@ impl Gateway {
         if head.status == 200 {
             self.note_reuse(now, id, reuse);
         }
-        self.begin_push(id, head);
+        self.begin_push(now, id, head);
         if reuse == Reuse::Fresh {
             self.begin_repeat(now, id, head);
         }
@@ -416,7 +416,7 @@ impl Gateway {
     }
 
     /// Prepares to read the body of a push, or promises the target of its redirect.
-    fn begin_push(&mut self, id: FetchId, head: &ResponseHead) {
+    fn begin_push(&mut self, now: Instant, id: FetchId, head: &ResponseHead) {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;
         };
@@ -425,6 +425,9 @@ impl Gateway {
         // After a request with an unsafe method it is forgotten.
         let redirected = fetch.request.clone().filter(|_| is_redirect(head));
         self.note_pushed_policies(page, &url, head);
+        if self.is_redirected(id) {
+            self.note_cookies_of_document(now, id, head);
+        }
         if is_next {
             // Its resources are of use only once the browser asks for it.
             return;
@@ -441,7 +444,9 @@ impl Gateway {
         let redirected = redirected.filter(|_| !self.pages.get(page).is_some_and(is_by_script));
         // The target may accept one request only, and the user's browser may request it too.
         let is_left = self.config.audience.leaves_redirects() && purpose.kind() == Kind::Document;
-        let target = redirect_target(&url, head).filter(|_| !is_left);
+        // The browser has no cookie of a push that it has not taken.
+        let sets_cookie = head.fields.contains("set-cookie");
+        let target = redirect_target(&url, head).filter(|_| !is_left && !sets_cookie);
         let target = target.map(|mut target| {
             target.kind = purpose.kind();
             target.frame = frame_of_redirect(&purpose);

@@ -3,7 +3,7 @@
 use tandem_push::gateway::{Audience, Carrier, Config};
 
 use crate::both::PROMISES;
-use crate::origin::{page, redirect};
+use crate::origin::{Page, page, redirect};
 use crate::pair::{Asked, Pair};
 use crate::scene::{self, Scene};
 use crate::{NAVIGATION, asked_of, html, image};
@@ -124,6 +124,118 @@ fn at_most_20_redirects_in_a_row_are_followed() {
     assert_eq!(asked.len(), 1 + 20, "{asked:?}");
     let asked = pair.load("http://a.test/page", NAVIGATION);
     assert_eq!(asked.len(), 3 + 20, "{asked:?}");
+}
+
+/// Returns the URL and the cookie of each request but the first, which is redirected with these
+/// `Set-Cookie` fields.
+fn asked_after(
+    cookies: &[&str],
+    target: &str,
+    fields: &[(&str, &str)],
+) -> Vec<(String, Option<String>)> {
+    let set = |page: Page, cookie: &&str| page.with("set-cookie", cookie);
+    let first = cookies.iter().fold(redirect(target), set);
+    let body = page("text/html", "<img src=/a.png>").with("set-cookie", "own=2; Path=/");
+    let mut pair = Pair::new(&[
+        ("http://a.test/go", first),
+        ("http://a.test/check/new", body),
+        ("http://a.test/a.png", image()),
+    ]);
+    pair.send("http://a.test/go", fields);
+    pair.run();
+    let asked = pair.take_asked().into_iter().skip(1);
+    asked
+        .map(|asked| (asked.url.clone(), asked.field("cookie")))
+        .collect()
+}
+
+/// Many sites set a cookie by a redirect within the origin, to see whether the browser returns it.
+#[test]
+fn redirect_with_known_cookies_is_followed_with_them() {
+    let fields = [NAVIGATION[0], ("cookie", "old=0")];
+    for (cookies, expected) in [
+        (&["id=1"][..], Some("old=0; id=1")),
+        (&["id=1; Path=/check"], Some("id=1; old=0")),
+        (&["id=1; SameSite=Lax"], Some("old=0; id=1")),
+        (&["old=; Max-Age=0"], None),
+        (&["old=0"], Some("old=0")),
+    ] {
+        let asked = asked_after(cookies, "/check/new", &fields);
+        let expected = expected.map(str::to_owned);
+        let target = ("http://a.test/check/new".to_owned(), expected);
+        assert_eq!(asked, [target], "{cookies:?}");
+    }
+}
+
+#[test]
+fn resource_behind_a_redirect_has_the_cookies_of_both() {
+    let asked = asked_after(&["id=1"], "/check/new", NAVIGATION);
+    let cookies: Vec<_> = asked.iter().map(|(_, cookie)| cookie.as_deref()).collect();
+    assert_eq!(cookies, [Some("id=1"), Some("id=1; own=2")]);
+}
+
+#[test]
+fn redirect_with_doubtful_cookies_is_left() {
+    let frame = ("referer", "http://b.test/page");
+    for (cookie, target, fields) in [
+        ("id=1; SameSite=Strict", "/check/new", NAVIGATION),
+        ("id=1; expires=soon", "/check/new", NAVIGATION),
+        ("id=1", "http://b.test/new", NAVIGATION),
+        // An image may be of any site.
+        ("id=1", "/a.png", &[("accept", "image/*")]),
+        (
+            "id=1",
+            "/check/new",
+            &[NAVIGATION[0], frame, ("sec-fetch-dest", "iframe")],
+        ),
+    ] {
+        assert_eq!(asked_after(&[cookie], target, fields), [], "{cookie}");
+    }
+}
+
+/// A browser that refuses cookies would ask the target again, and each check costs it two requests.
+#[test]
+fn redirect_with_refused_cookies_is_left() {
+    let go = |number| format!("http://a.test/go{number}");
+    let urls = [go(0), go(1), go(2)];
+    let target = |at| format!("/new{at}");
+    let mut pages: Vec<_> = (0..3)
+        .map(|at| {
+            (
+                urls[at].as_str(),
+                redirect(&target(at)).with("set-cookie", "id=1"),
+            )
+        })
+        .collect();
+    let news = [0, 1, 2].map(|at| format!("http://a.test/new{at}"));
+    pages.extend(news.iter().map(|url| (url.as_str(), page("text/html", ""))));
+    let mut pair = Pair::new(&pages);
+    let returned = [NAVIGATION[0], ("cookie", "id=1")];
+    for (at, fields, is_followed) in [
+        (0, NAVIGATION, true),
+        (1, NAVIGATION, false),
+        (2, &returned, true),
+    ] {
+        let asked = pair.load(&urls[at], fields);
+        assert_eq!(asked.len(), 1 + usize::from(is_followed), "{at}");
+    }
+}
+
+/// The browser returns the new cookie with its request for the target.
+#[test]
+fn target_of_a_redirect_with_cookies_is_pushed() {
+    let pages = [
+        (
+            "http://a.test/go",
+            redirect("/new").with("set-cookie", "id=1"),
+        ),
+        ("http://a.test/new", page("text/html", "")),
+    ];
+    let mut pair = Pair::new(&pages).with_client(true);
+    pair.get("http://a.test/go", NAVIGATION);
+    let fields = [NAVIGATION[0], ("cookie", "id=1")];
+    let (reply, asked) = pair.get("http://a.test/new", &fields);
+    assert!(reply.is_pushed && asked.is_empty());
 }
 
 /// Origins answer a link of their own pages in another way than one from elsewhere.

@@ -237,7 +237,11 @@ fn cookie_of_a_redirect_shows_a_first_visit() {
         status: 302,
         ..Page::default()
     };
-    let redirect = redirect.with("location", "/page").with("set-cookie", "a=b");
+    // Such a redirect is left to the browser.
+    let strict = "a=b; SameSite=Strict";
+    let redirect = redirect
+        .with("location", "/page")
+        .with("set-cookie", strict);
     pages.push((url(""), redirect));
     let mut pair = pair(&pages);
     assert_eq!(fetches_with(&mut pair, "", NAVIGATION), 0);
