@@ -47,6 +47,15 @@ impl PathSpeed {
         self.last.set(Some((now, measure)));
         Some(measure)
     }
+
+    /// Returns the shortest round trip so far, or the smoothed one of a connection over datagrams
+    /// that has no estimate of its rate.
+    pub fn round_trip(&self) -> Option<Duration> {
+        match self.measure() {
+            Some(measure) => Duration::try_from_secs_f64(measure.round_trip).ok(),
+            None => self.facts.upgrade()?.smoothed_round_trip(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -94,6 +103,32 @@ mod tests {
         speed.last.set(None);
         drop(path);
         assert_eq!(speed.measure(), None, "the path has ended");
+    }
+
+    /// A connection over datagrams, as DTLS is.
+    struct Smoothed;
+
+    impl Facts for Smoothed {
+        fn below(&self) -> Option<&dyn Facts> {
+            None
+        }
+
+        fn peer_address(&self) -> Option<std::net::SocketAddr> {
+            "203.0.113.5:443".parse().ok()
+        }
+
+        fn smoothed_round_trip(&self) -> Option<Duration> {
+            Some(Duration::from_millis(300))
+        }
+    }
+
+    #[test]
+    fn round_trip_is_known_without_a_rate() {
+        let datagrams: Rc<dyn Facts> = Rc::new(Smoothed);
+        for (path, expected) in [(path("203.0.113.5:443"), 100), (datagrams, 300)] {
+            let speed = PathSpeed::of(&path).expect("another machine");
+            assert_eq!(speed.round_trip(), Some(Duration::from_millis(expected)));
+        }
     }
 
     #[test]

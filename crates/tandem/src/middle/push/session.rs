@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Waker};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_predict::ids::IdMap;
@@ -151,8 +151,7 @@ impl PushSession {
         if self.state.borrow().is_none() {
             return None;
         }
-        let round_trip = self.path.as_ref()?.measure()?.round_trip;
-        let round_trip = Duration::try_from_secs_f64(round_trip).ok()?;
+        let round_trip = self.path.as_ref()?.round_trip()?;
         let reference = self.handle(|machine| machine.refer(now(), request, round_trip));
         if reference.is_some() {
             self.set_timer();
