@@ -13,7 +13,8 @@
 //! With any other client, a push is referred to once.
 //!
 //! A response that no cache may keep, and whose head has come, gets no reference. The push would
-//! overtake the reference, and the client drops such a push unless a request waits for it.
+//! overtake the reference, and the client drops such a push unless a request waits for it. The
+//! gateway still holds this response, and gives it to the request itself. The push ends then.
 
 use std::time::{Duration, Instant};
 
@@ -21,11 +22,29 @@ use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{RequestHead, ResponseHead};
 
 use super::output::Output;
-use super::session::Gateway;
+use super::session::{Gateway, Unreported};
 use super::table::FetchId;
 use crate::client::matching::check_request;
 use crate::url::{request_authority, request_url};
 use crate::wire::{ASKED_AGAIN_FIELD, CROSSED_FIELD, RequestHashes, url_hash};
+
+/// The time after its promise in which a response that no cache may keep is handed over to a
+/// request that has not joined its push. Promises may wait behind other data.
+const HANDING_OVER: Duration = Duration::from_secs(2);
+
+/// Returns whether a push can answer a request as far as the directives and conditions of the
+/// request are concerned.
+fn is_plain(request: &RequestHead) -> bool {
+    check_request(request).is_ok()
+        && !validation::is_conditional(&request.fields)
+        && !RequestPolicy::of(&request.fields).wants_validation()
+}
+
+/// Returns whether a push was requested as the browser does.
+fn is_alike(push: &Unreported, request: &RequestHead) -> bool {
+    push.asked == RequestHashes::of(&request.fields)
+        && request_url(request).is_some_and(|url| *url == *push.url)
+}
 
 impl Gateway {
     /// Lets the gateway refer requests to pushes, since the client takes references.
@@ -68,15 +87,8 @@ impl Gateway {
         let is_crossing = push
             .promised
             .is_some_and(|at| now.saturating_duration_since(at) < limit);
-        let policy = RequestPolicy::of(&request.fields);
-        let is_plain = check_request(request).is_ok()
-            && !validation::is_conditional(&request.fields)
-            && !policy.wants_validation();
-        let fits = !push.is_check
-            && !push.needs_waiting
-            && push.asked == RequestHashes::of(&request.fields)
-            && request_url(request).is_some_and(|url| *url == *push.url);
-        if !is_crossing || !is_plain || !fits {
+        let fits = !push.is_check && !push.needs_waiting && is_alike(push, request);
+        if !is_crossing || !is_plain(request) || !fits {
             return None;
         }
         if !self.companion.takes_second_references() {
@@ -93,5 +105,26 @@ impl Gateway {
         let mut head = ResponseHead::new(204);
         head.fields.push(CROSSED_FIELD, "1");
         Some(head)
+    }
+
+    /// Handles a request whose resource a push has brought, if no cache may keep the response. The
+    /// head of the push waits for such a request. Returns the push whose response the caller passes
+    /// on as that of the request, before [`Self::handle_request`]. The push itself ends.
+    pub fn hand_over(&mut self, now: Instant, request: &RequestHead) -> Option<FetchId> {
+        let hash = url_hash(request);
+        let push = self.unreported.get(&hash)?;
+        let (id, promised) = (push.fetch, push.promised?);
+        let is_new = now.saturating_duration_since(promised) < HANDING_OVER;
+        let fetch = self.fetches.get_mut(id)?;
+        let is_withheld = push.needs_waiting && fetch.phase.holds_head();
+        if !is_new || !is_withheld || !is_plain(request) || !is_alike(push, request) {
+            return None;
+        }
+        fetch.reported = true;
+        self.unreported.remove(&hash);
+        self.counts.repeated += 1;
+        self.cache.note_pushable(hash);
+        self.cancel_fetch(id);
+        Some(id)
     }
 }

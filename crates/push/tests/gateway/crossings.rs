@@ -60,14 +60,35 @@ fn crossing_request_over_tls_gets_the_push_alone() {
     assert_eq!(asked, [picture, page]);
 }
 
-/// The head of the push would overtake the reference, and the client would drop it.
+/// The head of the push would overtake a reference, and the client would drop it.
 #[test]
-fn response_that_no_cache_keeps_gets_no_reference() {
-    let mut pair = crossing(image().with("cache-control", "no-store"));
-    let (reply, asked) = pair.get(IMAGE, &FIELDS);
-    assert!(!reply.is_pushed && reply.body == "x");
-    assert_eq!(asked, [IMAGE, IMAGE, PAGE]);
-    assert_eq!(pair.gateway.take_counts().repeated, 0);
+fn unkept_response_is_handed_to_a_crossing_request() {
+    let late = ("cookie", "late=1");
+    for (field, is_handed_over) in [(None, true), (Some(late), false)] {
+        let mut pair = crossing(image().with("cache-control", "no-store"));
+        let fields: Vec<_> = FIELDS.into_iter().chain(field).collect();
+        let (reply, asked) = pair.get(IMAGE, &fields);
+        assert!(!reply.is_pushed && reply.body == "x");
+        assert_eq!(asked.len(), 3 - usize::from(is_handed_over), "{asked:?}");
+        let counts = pair.gateway.take_counts();
+        assert_eq!(counts.repeated, u64::from(is_handed_over));
+        assert_eq!(counts.extra_requests, u64::from(!is_handed_over));
+        assert_eq!(pair.gateway.records(), [0, 0, 0]);
+    }
+}
+
+/// The request has not crossed the promise, so it may be that of another visit.
+#[test]
+fn old_unkept_response_is_not_handed_over() {
+    for (age, is_handed_over) in [(1500, true), (2500, false)] {
+        let mut pair = crossing(image().with("cache-control", "no-store"));
+        pair.run_for(Duration::from_millis(age));
+        pair.take_asked();
+        pair.send(IMAGE, &FIELDS);
+        pair.run();
+        let asked = pair.take_asked().len();
+        assert_eq!(asked, usize::from(!is_handed_over), "{age}");
+    }
 }
 
 /// A page requests the image twice while its promise is on the way.
@@ -104,9 +125,13 @@ fn request_that_found_no_push_gets_no_reference() {
 
 #[test]
 fn unsafe_request_ends_references_to_earlier_pushes() {
-    let mut pair = crossing(image());
-    pair.gateway.handle_unsafe_request();
-    assert!(!pair.get(IMAGE, &FIELDS).0.is_pushed);
+    for caching in ["no-cache", "no-store"] {
+        let mut pair = crossing(image().with("cache-control", caching));
+        pair.gateway.handle_unsafe_request();
+        let (reply, asked) = pair.get(IMAGE, &FIELDS);
+        assert!(!reply.is_pushed, "{caching}");
+        assert_eq!(asked, [IMAGE, IMAGE, PAGE], "{caching}");
+    }
 }
 
 #[test]

@@ -1,4 +1,6 @@
-//! The responses of the origins of a scene.
+//! The origins of a scene: their responses, and the requests that they receive.
+
+use tandem_http::Fields;
 
 /// A response of an origin.
 #[derive(Clone, Default)]
@@ -33,5 +35,21 @@ pub(crate) fn redirect(location: &str) -> Page {
         status: 302,
         fields: vec![("location", location.to_owned())],
         ..Page::default()
+    }
+}
+
+/// A request as an origin received it.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) url: String,
+    pub(crate) fields: Fields,
+    /// The method is HEAD.
+    pub(crate) is_head: bool,
+}
+
+impl Asked {
+    pub(crate) fn field(&self, name: &str) -> Option<String> {
+        let value = self.fields.get(name)?;
+        Some(String::from_utf8_lossy(value).into_owned())
     }
 }

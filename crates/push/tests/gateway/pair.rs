@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
+use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 use tandem_link::{Link, LinkConfig};
 use tandem_push::client::PushId;
 use tandem_push::gateway::{
@@ -15,6 +15,7 @@ use tandem_push::wire::{CROSSED_FIELD, Fate, Report, url_hash};
 
 use crate::client::{Client, Reply};
 use crate::needs::Needs;
+pub(crate) use crate::origin::Asked;
 use crate::origin::{Page, page};
 
 /// The delay of the link in one direction.
@@ -41,22 +42,6 @@ enum Asker {
     Fetch(FetchId),
     /// A request that is no concern of push.
     Other,
-}
-
-/// A request as an origin received it.
-#[derive(Clone, Debug)]
-pub(crate) struct Asked {
-    pub(crate) url: String,
-    pub(crate) fields: Fields,
-    /// The method is HEAD.
-    pub(crate) is_head: bool,
-}
-
-impl Asked {
-    pub(crate) fn field(&self, name: &str) -> Option<String> {
-        let value = self.fields.get(name)?;
-        Some(String::from_utf8_lossy(value).into_owned())
-    }
 }
 
 /// Both ends, the link and the origins.
@@ -391,8 +376,15 @@ impl Pair {
                     return self.transmit(Message::Head(Asker::Other, url, head));
                 }
                 let shared = Arc::new(request.clone());
+                let handed_over = self.gateway.hand_over(now, &request);
                 let id = self.gateway.handle_request(now, &shared, true);
                 let asker = id.map_or(Asker::Other, Asker::Response);
+                if let Some(push) = handed_over {
+                    let (_, head, body) = self.held.remove(&push).expect("its head is held");
+                    let head = head.expect("its head is held");
+                    self.transmit(Message::Reset(push, url(&request)));
+                    return self.pass_repeat(asker, &request, head, body.into());
+                }
                 match self.gateway.repeat(now, &request) {
                     Some((head, body)) => self.pass_repeat(asker, &request, head, body),
                     None => self.ask(asker, request),

@@ -1,15 +1,17 @@
 //! Requests that cross the promises of their resources on the path (`push::gateway::repeats`).
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Mutex, mpsc};
 
 use tandem_http::{Event, Method, MuxConfig, Priority, RequestHead, Role, Scheme, StreamId, h2};
 
+use tandem_push::wire::{NextPush, companion_request};
+
 use crate::harness::{PATIENCE, Scene, gateway_options, start_gateway};
 use crate::limits::Peer;
 
-const PAGE: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 19\r\n\r\n\
-                    <img src=image.png>";
+const PAGE: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nETag: \"1\"\r\n\
+                    Content-Length: 19\r\n\r\n<img src=image.png>";
 const IMAGE: &str = "HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nCache-Control: max-age=600\r\n\
                      Content-Length: 1\r\n\r\nx";
 const DONE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
@@ -30,6 +32,36 @@ fn wait_for_end(peer: &mut Peer, stream: impl Fn(&RequestHead, StreamId) -> bool
             _ => {}
         }
     }
+}
+
+/// Returns a client of the gateway that takes pushes.
+fn peer(gateway: SocketAddr) -> Peer {
+    let config = MuxConfig {
+        push: true,
+        ..MuxConfig::new(Role::Client)
+    };
+    let socket = TcpStream::connect(gateway).expect("the gateway listens");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    Peer {
+        core: Box::new(h2::Connection::new(config)),
+        socket,
+    }
+}
+
+/// Sends a browser's request for a page, or for the image that it names.
+fn open(peer: &mut Peer, to: &str, method: Method, path: &str) -> StreamId {
+    let mut head = RequestHead {
+        method,
+        ..RequestHead::get(Scheme::Http, to, path)
+    };
+    let (name, value) = match path {
+        "/image.png" => ("referer", format!("http://{to}/")),
+        _ => ("accept", "text/html".to_owned()),
+    };
+    head.fields.push(name, value);
+    let id = peer.core.open(&head, true, Priority::default());
+    peer.flush();
+    id.expect("room for a stream")
 }
 
 /// An image is fetched for a push while a POST is under way. The response of the POST may mean
@@ -57,31 +89,9 @@ fn response_of_a_post_ends_repeats() {
         }
     });
     let (_running, gateway) = start_gateway(gateway_options());
-    let config = MuxConfig {
-        push: true,
-        ..MuxConfig::new(Role::Client)
-    };
-    let socket = TcpStream::connect(gateway).expect("the gateway listens");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    let mut peer = Peer {
-        core: Box::new(h2::Connection::new(config)),
-        socket,
-    };
+    let mut peer = peer(gateway);
     let to = origin.address.to_string();
-    let open = |peer: &mut Peer, method, path: &str| {
-        let mut head = RequestHead {
-            method,
-            ..RequestHead::get(Scheme::Http, to.as_str(), path)
-        };
-        let (name, value) = match path {
-            "/image.png" => ("referer", format!("http://{to}/")),
-            _ => ("accept", "text/html".to_owned()),
-        };
-        head.fields.push(name, value);
-        let id = peer.core.open(&head, true, Priority::default());
-        peer.flush();
-        id.expect("room for a stream")
-    };
+    let open = |peer: &mut Peer, method, path: &str| open(peer, &to, method, path);
     let next = || told.recv_timeout(PATIENCE).expect("a request");
 
     let post = open(&mut peer, Method::Post, "/change");
@@ -94,4 +104,64 @@ fn response_of_a_post_ends_repeats() {
     let image = open(&mut peer, Method::Get, "/image.png");
     wait_for_end(&mut peer, |_, id| id == image);
     assert_eq!(told.try_recv().as_deref(), Ok("GET /image.png"));
+}
+
+/// No cache may keep the image, so the head of its push waits for a request at the gateway. A
+/// request that crosses the promise gets the response, and the push ends.
+#[test]
+fn withheld_response_answers_a_crossing_request() {
+    let (tell, told) = mpsc::channel();
+    let origin = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            let target = asked.line.trim_end_matches(" HTTP/1.1").to_owned();
+            let answer = match target.as_str() {
+                "GET /" => PAGE.to_owned(),
+                "GET /image.png" => IMAGE.replace("max-age=600", "no-store"),
+                _ => DONE.to_owned(),
+            };
+            tell.send(target).expect("the test waits");
+            client.send(&answer);
+        }
+    });
+    let (_running, gateway) = start_gateway(gateway_options());
+    let mut peer = peer(gateway);
+    let to = origin.address.to_string();
+    let companion = companion_request(true, NextPush::Off);
+    let companion = peer.core.open(&companion, false, Priority::default());
+    assert!(companion.is_ok(), "room for a stream");
+    peer.flush();
+    open(&mut peer, &to, Method::Get, "/");
+    let next = || told.recv_timeout(PATIENCE).expect("a request");
+    assert_eq!([next(), next()], ["GET /", "GET /image.png"]);
+    // The head of the push has come before the response to a later request.
+    let probe = open(&mut peer, &to, Method::Get, "/probe");
+    assert_eq!(next(), "GET /probe");
+    let mut promised = None;
+    loop {
+        match peer.event() {
+            Event::Push { id, request, .. } if request.path == "/image.png" => promised = Some(id),
+            Event::Response { id, .. } if id == probe => break,
+            _ => {}
+        }
+    }
+    let mut asked = RequestHead::get(Scheme::Http, to.as_str(), "/image.png");
+    asked.fields.push("accept", "*/*");
+    asked.fields.push("referer", format!("http://{to}/"));
+    let image = peer.core.open(&asked, true, Priority::default());
+    let image = image.expect("room for a stream");
+    peer.flush();
+    let (mut is_reset, mut body) = (false, None);
+    while !is_reset || body.is_none() {
+        match peer.event() {
+            Event::Reset { id, .. } if Some(id) == promised => is_reset = true,
+            Event::Response { id, head, .. } if id == image => {
+                assert_eq!((head.status, head.fields.get("tandem-asked")), (200, None));
+            }
+            Event::Data { id, data, .. } if id == image => body = Some(data),
+            _ => {}
+        }
+    }
+    assert_eq!(body.as_deref(), Some(&b"x"[..]));
+    open(&mut peer, &to, Method::Get, "/end");
+    assert_eq!(next(), "GET /end", "the image was requested once");
 }

@@ -1,6 +1,5 @@
 //! The reply of a push: it makes the request when its turn comes, and passes the response on.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -10,15 +9,12 @@ use tandem_http::ResponseHead;
 use tandem_push::gateway::{FetchId, Order, Promise, PushError};
 
 use super::ExchangeContext;
+use super::fetched_response::FetchedResponse;
 use super::session::{FetchOrder, PushSession, now};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Exchange, Part, Parts, PushedPart, Reply};
 use crate::metrics::METRICS;
 use crate::priority::{PriorityWatch, SharedPriority};
-
-/// The bytes of a body that are read while the head waits for a request. A short body then holds no
-/// connection to its origin.
-const READ_AHEAD: usize = 16 << 10;
 
 /// A push on its way.
 pub(super) struct Fetch {
@@ -30,13 +26,8 @@ pub(super) struct Fetch {
     queued: bool,
     /// True if the request was made.
     begun: bool,
-    reply: Option<Reply>,
-    /// The part that follows promises of the companion, or the head that waits for a request.
-    held: Option<Part>,
-    /// The parts that were read while the head waited.
-    ahead: VecDeque<Result<Part, Error>>,
-    /// The bytes of data in `ahead` so far.
-    ahead_bytes: usize,
+    /// The response, while its head does not wait for a request. The session has it then.
+    response: Option<Box<FetchedResponse>>,
     ended: bool,
 }
 
@@ -54,10 +45,7 @@ impl Fetch {
             priority: priority.watch(),
             queued: false,
             begun: false,
-            reply: None,
-            held: None,
-            ahead: VecDeque::new(),
-            ahead_bytes: 0,
+            response: None,
             ended: false,
         };
         Part::Pushed(Box::new(PushedPart {
@@ -94,7 +82,8 @@ impl Fetch {
                     priority: self.priority.shared().clone(),
                 };
                 self.begun = true;
-                self.reply = Some(self.session.next().call(exchange));
+                let reply = self.session.next().call(exchange);
+                self.response = Some(Box::new(FetchedResponse::new(reply)));
                 self.session.set_timer();
                 Poll::Ready(Ok(()))
             }
@@ -140,7 +129,7 @@ impl Fetch {
 
     fn end(&mut self) {
         self.ended = true;
-        self.reply = None;
+        self.response = None;
         let id = self.id;
         self.session
             .handle(|machine| machine.handle_fetch_end(now(), id));
@@ -149,7 +138,7 @@ impl Fetch {
 
 impl Parts for Fetch {
     fn below(&self) -> Option<&Reply> {
-        self.reply.as_ref()
+        self.response.as_ref()?.below()
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
@@ -162,80 +151,68 @@ impl Parts for Fetch {
             return Poll::Ready(Some(Err(error)));
         }
         let id = self.id;
-        if self.session.handle(|machine| machine.holds_head(id)) {
-            self.session.set_timer();
-            self.read_ahead(cx);
-            return Poll::Pending;
+        if self.response.is_none() {
+            self.response = self.session.take_withheld(id);
         }
-        if let Some(part) = self.held.take() {
+        if self.session.handle(|machine| machine.holds_head(id)) {
+            return self.withhold(cx);
+        }
+        if let Some(part) = self.response.as_mut().and_then(|it| it.take_held()) {
             return Poll::Ready(Some(Ok(part)));
         }
-        loop {
-            if self.session.handle(|machine| machine.holds_body(id)) {
-                self.session.set_timer();
-                return Poll::Pending;
+        if self.session.handle(|machine| machine.holds_body(id)) {
+            self.session.set_timer();
+            return Poll::Pending;
+        }
+        let next = match &mut self.response {
+            Some(response) => ready!(response.poll_next(cx)),
+            None => None,
+        };
+        let mut part = match next {
+            Some(Ok(part)) => part,
+            end => {
+                self.end();
+                return Poll::Ready(end);
             }
-            let mut part = match ready!(self.poll_reply(cx)) {
-                Some(Ok(Part::Hints(_) | Part::Pushed(_))) => continue,
-                Some(Ok(part)) => part,
-                end => {
-                    self.end();
-                    return Poll::Ready(end);
-                }
-            };
-            let order = self.on_part(&mut part);
-            let is_head_held = self.session.handle(|machine| machine.holds_head(id));
-            match order {
-                Ok(_) if is_head_held => {
-                    self.held = Some(part);
-                    self.session.set_timer();
-                    self.read_ahead(cx);
-                    return Poll::Pending;
-                }
-                Ok(Order::Now) => return Poll::Ready(Some(Ok(part))),
-                Ok(Order::AfterPromises) => {
-                    // The companion was woken, and goes first.
-                    self.held = Some(part);
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                Err(error) => {
-                    self.end();
-                    return Poll::Ready(Some(Err(error)));
-                }
+        };
+        let order = self.on_part(&mut part);
+        let is_head_held = self.session.handle(|machine| machine.holds_head(id));
+        match order {
+            Ok(_) if is_head_held => {
+                self.hold(part);
+                self.withhold(cx)
+            }
+            Ok(Order::Now) => Poll::Ready(Some(Ok(part))),
+            Ok(Order::AfterPromises) => {
+                // The companion was woken, and goes first.
+                self.hold(part);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Err(error) => {
+                self.end();
+                Poll::Ready(Some(Err(error)))
             }
         }
     }
 }
 
 impl Fetch {
-    /// Polls for the next part of the response. The reply is dropped at its end.
-    fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        if let Some(part) = self.ahead.pop_front() {
-            return Poll::Ready(Some(part));
+    /// Holds a part of the response back.
+    fn hold(&mut self, part: Part) {
+        if let Some(response) = &mut self.response {
+            response.hold(part);
         }
-        let Some(reply) = &mut self.reply else {
-            return Poll::Ready(None);
-        };
-        let part = ready!(reply.poll_part(cx));
-        if !matches!(part, Some(Ok(_))) {
-            self.reply = None;
-        }
-        Poll::Ready(part)
     }
 
-    /// Reads the first bytes of the body while the head waits for a request.
-    fn read_ahead(&mut self, cx: &mut Context<'_>) {
-        let mut read = std::mem::take(&mut self.ahead);
-        while self.ahead_bytes < READ_AHEAD
-            && let Poll::Ready(Some(part)) = self.poll_reply(cx)
-        {
-            if let Ok(Part::Data(data)) = &part {
-                self.ahead_bytes += data.len();
-            }
-            read.push_back(part);
+    /// Leaves the response to the session while its head waits for a request.
+    fn withhold(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        if let Some(mut response) = self.response.take() {
+            response.read_ahead(cx);
+            self.session.withhold(self.id, response);
         }
-        self.ahead = read;
+        self.session.set_timer();
+        Poll::Pending
     }
 }
 

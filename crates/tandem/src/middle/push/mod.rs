@@ -17,6 +17,7 @@
 mod changing;
 mod companion;
 mod fetch;
+mod fetched_response;
 mod predictor;
 mod promising_reply;
 mod session;

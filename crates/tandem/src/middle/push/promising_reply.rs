@@ -38,15 +38,19 @@ impl PromisingReply {
         if exchange.request.fields.contains(ASKED_AGAIN_FIELD) {
             exchange.request_mut().fields.remove(ASKED_AGAIN_FIELD);
         }
+        let may_repeat = takes_pushes && exchange.body.is_empty();
         let request = &exchange.request;
+        let handed_over = may_repeat.then(|| session.hand_over(request)).flatten();
         let id = session.handle(|machine| machine.handle_request(now(), request, takes_pushes));
         session.set_timer();
         let context = ExchangeContext::of(&exchange);
-        let may_repeat = takes_pushes && exchange.body.is_empty();
-        let repeated = may_repeat.then(|| session.handle(|machine| machine.repeat(now(), request)));
-        let reply = match repeated.flatten() {
-            Some((head, body)) => Reply::ready(head, body.into()),
-            None => session.next().call(exchange),
+        let repeat = || session.handle(|machine| machine.repeat(now(), request));
+        let is_repeatable = may_repeat && handed_over.is_none();
+        let repeated = is_repeatable.then(repeat).flatten();
+        let reply = match (handed_over, repeated) {
+            (Some(reply), _) => reply,
+            (None, Some((head, body))) => Reply::ready(head, body.into()),
+            (None, None) => session.next().call(exchange),
         };
         if let Some((id, stale)) = id.zip(reply.stale_response()) {
             session.handle(|machine| {

@@ -18,8 +18,9 @@ use tandem_push::gateway::{
 };
 
 use super::Pushing;
+use super::fetched_response::FetchedResponse;
 use super::predictor::SessionPredictor;
-use crate::exchange::Peer;
+use crate::exchange::{Peer, Reply};
 use crate::metrics::METRICS;
 use crate::path::Facts;
 use crate::path_speed::PathSpeed;
@@ -56,6 +57,8 @@ struct FetchReply {
     priority: SharedPriority,
     /// The request to make.
     request: Option<RequestHead>,
+    /// The response, while its head waits for a request.
+    withheld: Option<Box<FetchedResponse>>,
     cancelled: bool,
     waker: Option<Waker>,
 }
@@ -159,6 +162,31 @@ impl PushSession {
         reference
     }
 
+    /// Returns the response to a request, if a push has brought it and waits for that request.
+    pub(super) fn hand_over(&self, request: &RequestHead) -> Option<Reply> {
+        if self.state.borrow().is_none() {
+            return None;
+        }
+        let fetch = self.handle(|machine| machine.hand_over(now(), request))?;
+        let response = self.take_withheld(fetch)?;
+        Some(Reply::new(*response))
+    }
+
+    /// Keeps the response of a push whose head waits for a request.
+    pub(super) fn withhold(&self, fetch: FetchId, response: Box<FetchedResponse>) {
+        if let Some(state) = &mut *self.state.borrow_mut()
+            && let Some(reply) = state.fetches.get_mut(&fetch)
+        {
+            reply.withheld = Some(response);
+        }
+    }
+
+    /// Takes the response of a push whose head waits for a request.
+    pub(super) fn take_withheld(&self, fetch: FetchId) -> Option<Box<FetchedResponse>> {
+        let mut slot = self.state.borrow_mut();
+        slot.as_mut()?.fetches.get_mut(&fetch)?.withheld.take()
+    }
+
     /// Returns the events of a response that matter.
     pub(super) fn interest_in(&self, response: ResponseId) -> Interest {
         let state = self.state.borrow();
@@ -224,6 +252,7 @@ impl PushSession {
         let reply = FetchReply {
             priority: priority.clone(),
             request: None,
+            withheld: None,
             cancelled: false,
             waker: None,
         };
