@@ -211,7 +211,7 @@ impl Gateway {
     }
 
     /// Withdraws the promise of a resource that the browser requests itself, if its fetch has not
-    /// begun. The fetch is a check, or a held fetch whose body the browser has.
+    /// begun. The promise may still wait for its stream, or the fetch for its turn.
     fn make_way_for_request(&mut self, hash: u32, is_conditional: bool) {
         let Some(push) = self.unreported.get(&hash) else {
             return;
@@ -224,7 +224,7 @@ impl Gateway {
         if is_check && has_begun && !is_conditional {
             // The browser has no copy.
             self.note_useless_check(hash);
-        } else if !has_begun && (is_check || (fetch.phase.is_held() && is_conditional)) {
+        } else if !has_begun && !fetch.requested {
             self.withdraw_promise(id);
         }
     }

@@ -18,6 +18,7 @@ mod holding;
 mod limits;
 mod machine;
 mod metadata;
+mod misses;
 mod needs;
 mod new_cookies;
 mod next_pages;
