@@ -19,6 +19,7 @@
 //! - [`next_pages`]: the documents that visitors of a page ask for next.
 //! - [`scripts`]: the requests that scripts make for data.
 //! - [`site`]: the comparison of sites.
+//! - [`useless_pushes`]: the resources whose pushes were of no use.
 //! - [`gateway`]: the state machine of one session at the gateway.
 //! - [`client`]: the state machine of one session at the client.
 //!
@@ -38,4 +39,5 @@ pub mod response_rules;
 pub mod scripts;
 pub mod site;
 mod url;
+pub mod useless_pushes;
 pub mod wire;

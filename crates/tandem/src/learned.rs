@@ -22,6 +22,7 @@ use tandem_preload::split;
 use tandem_push::gateway::CopyLifetime;
 use tandem_push::next_pages::{NextPage, NextTable};
 use tandem_push::scripts::{Manner, ScriptTable};
+use tandem_push::useless_pushes::UselessTable;
 
 use crate::files::{beside, replace_private};
 
@@ -99,6 +100,8 @@ pub struct Learned {
     scripts: Mutex<ScriptTable>,
     /// The documents that follow pages, by the secret hashes of the pages' URLs.
     next_pages: Mutex<NextTable>,
+    /// The pushes of no use, by the secret hashes of the pages' URLs.
+    useless_pushes: Mutex<UselessTable>,
     began: Instant,
     file: Option<PathBuf>,
     /// The time at which the state that was read had been written.
@@ -141,6 +144,7 @@ impl Learned {
             lifetimes: Mutex::default(),
             scripts: Mutex::default(),
             next_pages: Mutex::default(),
+            useless_pushes: Mutex::default(),
             began,
             file,
             saved_at,
@@ -289,6 +293,24 @@ impl Learned {
     fn next_table(&self) -> MutexGuard<'_, NextTable> {
         let next_pages = self.next_pages.lock();
         next_pages.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the outcome of a push that was made for a user's page. `url` is the hash of its URL.
+    pub fn note_push(&self, page: &str, user: u64, url: u32, is_useless: bool) {
+        let number = self.secret.hash_one(page);
+        let table = &mut self.useless_table();
+        table.note(Instant::now(), number, user, url, is_useless);
+    }
+
+    /// Returns the hashes of the URLs whose pushes were of no use to several users of a page.
+    pub fn useless_pushes(&self, page: &str) -> Vec<u32> {
+        let number = self.secret.hash_one(page);
+        self.useless_table().of(Instant::now(), number)
+    }
+
+    fn useless_table(&self) -> MutexGuard<'_, UselessTable> {
+        let useless_pushes = self.useless_pushes.lock();
+        useless_pushes.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// See [`Auto::resources`].

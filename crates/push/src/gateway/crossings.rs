@@ -124,6 +124,7 @@ impl Gateway {
         self.unreported.remove(&hash);
         self.counts.repeated += 1;
         self.cache.note_pushable(hash);
+        self.misses.forget(hash);
         self.cancel_fetch(id);
         Some(id)
     }

@@ -46,6 +46,8 @@ pub(super) enum Start {
     /// The browser has claimed the resource. Claims of others have no effect, because a check of
     /// the same resource has replaced the promise.
     OwnClaim,
+    /// The first response of its series has come, or the browser has claimed the resource.
+    Series,
 }
 
 /// The part of a response that may be passed on.
@@ -94,9 +96,13 @@ impl FetchPhase {
         matches!(self, Self::Waiting { .. })
     }
 
-    /// Returns whether the fetch waits until the browser shows that it lacks the resource.
+    /// Returns whether the fetch waits until the browser shows that it lacks the resource, or until
+    /// the first response of its series has come.
     pub(super) const fn is_held(&self) -> bool {
-        matches!(self.start(), Some(Start::Claim | Start::OwnClaim))
+        matches!(
+            self.start(),
+            Some(Start::Claim | Start::OwnClaim | Start::Series)
+        )
     }
 
     /// Returns whether a claim of another resource may begin the fetch.
@@ -152,6 +158,16 @@ impl FetchPhase {
         self.change_start(Start::Promise, Start::Claim);
     }
 
+    /// Lets a new fetch wait for the first response of its series.
+    pub(super) fn wait_for_series(&mut self) {
+        self.change_start(Start::Promise, Start::Series);
+    }
+
+    /// Returns whether the fetch waits for the first response of its series.
+    pub(super) const fn waits_for_series(&self) -> bool {
+        matches!(self.start(), Some(Start::Series))
+    }
+
     /// Lets a new fetch wait for requests of the browser that may still arrive.
     pub(super) fn gather(&mut self) {
         self.change_start(Start::Promise, Start::Gathered);
@@ -164,7 +180,8 @@ impl FetchPhase {
 
     /// Lets a held fetch wait for its own claim only.
     pub(super) fn supersede(&mut self) {
-        self.change_start(Start::Claim, Start::OwnClaim);
+        let _ = self.change_start(Start::Claim, Start::OwnClaim)
+            || self.change_start(Start::Series, Start::OwnClaim);
     }
 
     /// Changes the start if it is `from`. Returns whether it was.
@@ -195,7 +212,9 @@ impl FetchPhase {
     /// Ends the hold for a request. A wait for further requests goes on.
     pub(super) const fn release(&mut self) -> Released {
         match self {
-            Self::Waiting { start, .. } if matches!(start, Start::Claim | Start::OwnClaim) => {
+            Self::Waiting { start, .. }
+                if matches!(start, Start::Claim | Start::OwnClaim | Start::Series) =>
+            {
                 *start = Start::Promise;
                 Released::Fetch
             }
@@ -222,7 +241,7 @@ mod tests {
         }
     }
 
-    fn all() -> [FetchPhase; 10] {
+    fn all() -> [FetchPhase; 11] {
         [
             waiting(Start::Promise),
             waiting(Start::Gathered),
@@ -234,6 +253,7 @@ mod tests {
             FetchPhase::Passing(Passage::Head),
             FetchPhase::Passing(Passage::Nothing),
             FetchPhase::Over,
+            waiting(Start::Series),
         ]
     }
 
@@ -261,17 +281,18 @@ mod tests {
     #[test]
     fn phases_answer_whether_they_hold() {
         let asked = |question: fn(&FetchPhase) -> bool| holding_for(question);
-        assert_eq!(asked(FetchPhase::is_waiting), [0, 1, 2, 3]);
+        assert_eq!(asked(FetchPhase::is_waiting), [0, 1, 2, 3, 10]);
         assert_eq!(asked(FetchPhase::begins_unclaimed), [0, 1]);
-        assert_eq!(asked(FetchPhase::is_held), [2, 3]);
+        assert_eq!(asked(FetchPhase::is_held), [2, 3, 10]);
+        assert_eq!(asked(FetchPhase::waits_for_series), [10]);
         assert_eq!(asked(FetchPhase::is_releasable), [2]);
         assert_eq!(asked(FetchPhase::has_slot), [4]);
-        assert_eq!(asked(FetchPhase::awaits_head), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(asked(FetchPhase::awaits_head), [0, 1, 2, 3, 4, 5, 10]);
         assert_eq!(asked(FetchPhase::holds_body), [7]);
         assert_eq!(asked(FetchPhase::holds_head), [8]);
-        assert_eq!(asked(FetchPhase::awaits_request), [2, 3, 7, 8]);
+        assert_eq!(asked(FetchPhase::awaits_request), [2, 3, 7, 8, 10]);
         assert_eq!(asked(FetchPhase::is_under_way), [0, 1, 4, 5, 6]);
-        assert_eq!(asked(|phase| phase.waiting_request().is_some()).len(), 4);
+        assert_eq!(asked(|phase| phase.waiting_request().is_some()).len(), 5);
     }
 
     #[test]
@@ -286,8 +307,12 @@ mod tests {
             [(0, waiting(Start::Gathered))]
         );
         assert_eq!(
+            changed_by(FetchPhase::wait_for_series),
+            [(0, waiting(Start::Series))]
+        );
+        assert_eq!(
             changed_by(FetchPhase::supersede),
-            [(2, waiting(Start::OwnClaim))],
+            [2, 10].map(|at| (at, waiting(Start::OwnClaim))),
             "held fetches only"
         );
     }
@@ -325,7 +350,7 @@ mod tests {
     fn release_ends_each_hold_once() {
         for (at, mut phase) in all().into_iter().enumerate() {
             let expected = match at {
-                2 | 3 => Released::Fetch,
+                2 | 3 | 10 => Released::Fetch,
                 7 => Released::Body,
                 8 => Released::Response,
                 _ => Released::Nothing,

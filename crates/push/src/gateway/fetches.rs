@@ -16,6 +16,7 @@ use super::next_page::is_plain_document;
 use super::output::{Order, Output, PushError};
 use super::page::Page;
 use super::predictor::Predictor;
+use super::refusals::is_refusal;
 use super::repeats::Begun;
 use super::session::Gateway;
 use super::table::FetchId;
@@ -24,6 +25,7 @@ use crate::response_rules::{
     KeptCopy, Reuse, browser_reuse, copy_lifetime, is_redirect, may_be_handed_over, may_be_pushed,
     redirect_target,
 };
+use crate::url::authority;
 use crate::wire::{NEXT_PAGE_FIELD, url_hash};
 
 /// The requests that the response of a push may serve.
@@ -52,7 +54,7 @@ impl Gateway {
         let start = fetch.phase.start();
         self.note_sent_promise(now, id);
         match start {
-            Some(Start::Claim | Start::OwnClaim) => self.begin_hold(now, id),
+            Some(Start::Claim | Start::OwnClaim | Start::Series) => self.begin_hold(now, id),
             Some(Start::Gathered) => self.copies.gather(now, id),
             Some(Start::Promise) | None => {
                 self.queue.wait(turn, id);
@@ -73,6 +75,10 @@ impl Gateway {
         let added = self.companion.added();
         self.note_load(now);
         self.note_cookies_of_fetch(now, id, head);
+        if let Some(fetch) = self.fetches.get(id) {
+            let url = std::sync::Arc::clone(&fetch.target.url);
+            self.note_status(now, authority(&url), head.status);
+        }
         self.queue.grow();
         self.end_fetching(now, id, FetchPhase::Passing(Passage::All));
         let Some(fetch) = self.fetches.get(id) else {
@@ -86,7 +92,7 @@ impl Gateway {
         if fetch.is_check {
             return self.pass_check(now, id, head);
         }
-        let Some(delivery) = self.admit(id, head) else {
+        let Some(delivery) = self.admit(now, id, head) else {
             self.fail_fetch(now, id);
             return Err(PushError::Forbidden);
         };
@@ -113,7 +119,7 @@ impl Gateway {
 
     /// Decides by its head how the response of a push may be passed on. Returns `None` if it may
     /// not be. Notes a resource that no push can bring.
-    fn admit(&mut self, id: FetchId, head: &ResponseHead) -> Option<Delivery> {
+    fn admit(&mut self, now: Instant, id: FetchId, head: &ResponseHead) -> Option<Delivery> {
         let delivery = self.delivery_of(id, head);
         let fetch = self.fetches.get_mut(id)?;
         let length = content_length(&head.fields).ok().flatten();
@@ -123,9 +129,16 @@ impl Gateway {
         if !is_short || matches!(delivery, None | Some(Delivery::Withheld)) {
             self.cache.note_unpushable(fetch.target.hash);
         }
-        let delivery = delivery.filter(|_| is_short)?;
-        let page = self.pages.get_mut(fetch.page)?;
-        page.spend_announced(length).then_some(delivery)
+        let page = fetch.page;
+        let delivery = delivery.filter(|_| is_short);
+        match delivery {
+            None => self.note_outcome(id, true),
+            Some(Delivery::Kept) => self.note_outcome(id, false),
+            Some(Delivery::HandedOver | Delivery::Withheld) => self.watch_push(now, id),
+        }
+        self.decide_series(now, id, delivery == Some(Delivery::Kept));
+        let page = self.pages.get_mut(page)?;
+        page.spend_announced(length).then_some(delivery?)
     }
 
     /// Returns how the response of a push may be passed on, apart from its length.
@@ -136,7 +149,7 @@ impl Gateway {
         // With many pushes at once, an origin may answer 429 or 503. A gateway then leaves the next
         // attempt to the browser. With one user, the caller repeats such requests.
         let is_refusal =
-            matches!(head.status, 429 | 503) && !self.config.audience.repeats_refused_requests();
+            is_refusal(head.status) && !self.config.audience.repeats_refused_requests();
         // A client without a companion does not report that a request waits.
         if is_refusal || !self.companion.client_reports() || !may_be_handed_over(head) {
             return None;

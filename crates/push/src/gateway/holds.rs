@@ -389,7 +389,10 @@ impl Gateway {
         };
         // The client has no report to make on it.
         fetch.reported = true;
-        let hash = fetch.target.hash;
+        let (hash, has_head) = (fetch.target.hash, fetch.phase.holds_head());
+        if has_head {
+            self.note_outcome(id, true);
+        }
         let push = self.unreported.get(&hash);
         if push.is_some_and(|push| push.fetch == id)
             && let Some(push) = self.unreported.remove(&hash)

@@ -92,6 +92,7 @@ impl Gateway {
         };
         if let Some(page) = self.pages.get_mut(page) {
             page.set_possible(std::mem::take(&mut learned.possible));
+            page.useless = std::mem::take(&mut learned.useless);
             page.set_cookies(cookies.into_changes());
         }
         if let Some(response) = self.responses.get_mut(id) {

@@ -11,6 +11,7 @@ use super::cookie_hashes::CookieHashes;
 use super::document::{DocumentReader, Purpose};
 use super::named::PossibleNeeds;
 use super::page_hold::Hold;
+use super::page_series::PageSeries;
 use super::predictor::Learned;
 use super::table::{FetchId, ResponseId};
 use crate::cookies::{CookieChanges, cookies_of};
@@ -106,6 +107,9 @@ pub(super) struct Page {
     pub(super) hold: Option<Hold>,
     /// The hashes of the URLs with responses that no cache keeps. Their fetches never wait.
     pub(super) unkept: Vec<u32>,
+    pub(super) series: PageSeries,
+    /// The hashes of the URLs whose pushes were of no use to other users.
+    pub(super) useless: Vec<u32>,
     /// True if the browser has left the page.
     pub(super) abandoned: bool,
     /// True if its promises are documents that may follow the page.
@@ -138,6 +142,8 @@ impl Page {
             is_policy_unknown: false,
             hold: None,
             unkept: Vec::new(),
+            series: PageSeries::default(),
+            useless: Vec::new(),
             abandoned: false,
             leads_on: false,
             fetches: 0,

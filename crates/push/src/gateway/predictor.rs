@@ -85,6 +85,15 @@ pub trait Predictor {
         Vec::new()
     }
 
+    /// Records whether a push that was made for `page` cost its origin a request for nothing. `url`
+    /// is the [`url_hash`](crate::wire::url_hash) of the URL.
+    fn note_push(&mut self, _page: &str, _url: u32, _is_useless: bool) {}
+
+    /// Returns the URL hashes of the resources of a page whose pushes were of no use of late.
+    fn useless_pushes(&self, _page: &str) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// Records the fields of a request for a URL with data.
     fn note_manner(&mut self, _url: &str, _request: &RequestHead) {}
 
@@ -102,6 +111,8 @@ pub(super) struct Learned {
     pub(super) scripts: HashMap<String, Arc<ScriptFields>>,
     /// The resources that are needed if scripts name them.
     pub(super) possible: PossibleNeeds,
+    /// The URL hashes of the resources whose pushes were of no use to other users.
+    pub(super) useless: Vec<u32>,
 }
 
 /// A resource of which the browser may have a copy.

@@ -189,7 +189,14 @@ impl Gateway {
             return;
         }
         let target = PushTarget::of(need.url.as_str().into(), &request);
-        if self.requested.contains(&target.hash) || self.cache.is_unpushable(target.hash) {
+        let is_useless = self.pages.get(id).is_some_and(|page| {
+            page.useless.contains(&target.hash) || page.series.is_unkept(&need)
+        });
+        if self.requested.contains(&target.hash)
+            || self.cache.is_unpushable(target.hash)
+            || is_useless
+            || self.refusals.concern(&need.url)
+        {
             return;
         }
         if self.config.audience.checks_known_copies() && self.cache.is_validatable(target.hash) {
@@ -293,6 +300,7 @@ impl Gateway {
         });
         if !is_check {
             self.hold_if_doubtful(id, fetch, need.kind);
+            self.wait_for_series(id, fetch, need);
         }
         self.note_promise(
             target,

@@ -29,6 +29,9 @@ impl Gateway {
         bytes: &[u8],
         mut predictor: Option<&mut dyn Predictor>,
     ) {
+        if let Some(predictor) = predictor.as_deref_mut() {
+            self.misses.teach(predictor);
+        }
         for report in self.companion.read(bytes) {
             match report {
                 Report::Holds(url) => self.cache.note_earlier(url),

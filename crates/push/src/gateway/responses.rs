@@ -74,6 +74,8 @@ impl Gateway {
             self.requested.push(hash);
             self.note_wanted(now, &request_authority(request), hash);
             self.note_request(request, hash);
+            self.misses.note_request(now, hash);
+            self.refusals.expire(now);
             self.cookies.note_request(request);
             self.image_accept.note(request);
             if let Some(visits) = &self.visits {
@@ -141,8 +143,11 @@ impl Gateway {
         now: Instant,
         id: ResponseId,
         head: &mut ResponseHead,
-        predictor: Option<&mut dyn Predictor>,
+        mut predictor: Option<&mut dyn Predictor>,
     ) -> Interest {
+        if let Some(predictor) = predictor.as_deref_mut() {
+            self.misses.teach(predictor);
+        }
         let Some(response) = self.responses.get_mut(id) else {
             return Interest::default();
         };
@@ -212,6 +217,7 @@ impl Gateway {
     /// cookies, copies in its cache, and the policies of a document.
     fn note_answer(&mut self, now: Instant, answer: &Answer<'_>, head: &ResponseHead) {
         let (request, hash) = (answer.request, answer.hash);
+        self.note_status(now, &request.authority, head.status);
         self.note_signs(request, hash, head);
         self.note_changed_cookies(now, ChangedBy::Browser(answer.id), request, head);
         if let Some(lifetime) = answer.lifetime.filter(|_| answer.shows_age) {
@@ -254,7 +260,8 @@ impl Gateway {
         if answer.takes_pushes {
             self.view_page(now, id, url, request, head, predictor);
         }
-        let learned = self.learn(now, id, url, request, head, predictor);
+        let mut learned = self.learn(now, id, url, request, head, predictor);
+        learned.useless = predictor.useless_pushes(url);
         let mut returning = Returning::default();
         if answer.takes_pushes && self.companion.takes_checks() && is_navigation(request) {
             returning = Returning::of(predictor, url);

@@ -17,11 +17,13 @@ use super::fetch::{Fetch, PushStream};
 use super::fetch_queue::FetchQueue;
 use super::foreign_hosts::ForeignHosts;
 use super::image_accept::ImageAccept;
+use super::misses::Misses;
 use super::output::{Carrier, Clock, Config, Counts, Output};
 use super::page::{Page, Promise};
 use super::page_copies::Copies;
 use super::page_view::PageView;
 use super::random::Random;
+use super::refusals::Refusals;
 use super::repeats::Repeats;
 use super::session_cookies::SessionCookies;
 use super::table::{FetchId, PageId, ResponseId, Table};
@@ -108,6 +110,9 @@ pub struct Gateway {
     pub(super) cookies: SessionCookies,
     pub(super) image_accept: ImageAccept,
     pub(super) repeats: Repeats,
+    /// The pushes that cost their origins requests for nothing.
+    pub(super) misses: Misses,
+    pub(super) refusals: Refusals,
     /// The held fetches, until they are given up.
     pub(super) holds: Deadlines<FetchId>,
     /// The copies that the browser may have of the last pages' resources.
@@ -165,6 +170,8 @@ impl Gateway {
             cookies: SessionCookies::new(config.audience),
             image_accept: ImageAccept::default(),
             repeats: Repeats::default(),
+            misses: Misses::default(),
+            refusals: Refusals::default(),
             holds: Deadlines::default(),
             copies: Copies::default(),
             requested: Vec::new(),

@@ -1,13 +1,108 @@
 //! Scenes of pushes that cost their origin a request for nothing, and of those that are not made
 //! for that reason.
 
-use tandem_push::gateway::{Carrier, Config, Output};
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::scene::{self, Scene};
+use tandem_http::{RequestHead, Scheme};
+use tandem_push::gateway::{Carrier, Config, Output};
+use tandem_push::wire::Fate;
+
+use crate::needs::Needs;
+use crate::origin::{Page, page};
+use crate::pair::Pair;
+use crate::scene::{self, NAVIGATION, Scene};
+use crate::{html, image};
+
+const PAGE: &str = "http://a.test/page";
+const PIXEL: &str = "http://a.test/p.gif";
+
+/// The time after which the promises of a page have arrived, and the heads of its pushes have not.
+const PROMISED: Duration = Duration::from_millis(230);
+
+fn refused() -> Page {
+    Page {
+        status: 503,
+        ..page("text/html", "busy")
+    }
+}
+
+fn no_store() -> Page {
+    page("image/gif", "x").with("cache-control", "no-store")
+}
+
+#[test]
+fn origin_that_refuses_pushes_gets_few_of_them() {
+    let body: String = (0..9).map(|at| format!("<img src=/{at}.png>")).collect();
+    let urls: Vec<_> = (0..9).map(|at| format!("http://a.test/{at}.png")).collect();
+    for (answer, expected) in [(refused(), 3), (image(), 9)] {
+        let mut pages = vec![(PAGE, html(&body))];
+        pages.extend(urls.iter().map(|url| (url.as_str(), answer.clone())));
+        let one_at_a_time = Config {
+            fetches: 1,
+            first_fetches: 1,
+            ..Config::default()
+        };
+        let mut pair = Pair::with(one_at_a_time, &pages);
+        let asked = pair.load(PAGE, NAVIGATION);
+        assert_eq!(asked.len(), 1 + expected, "{asked:?}");
+    }
+}
+
+#[test]
+fn origin_that_refuses_the_browser_gets_no_pushes() {
+    for (statuses, expected) in [
+        ([503, 503, 429], 0),
+        ([503, 503, 200], 2),
+        ([404, 404, 404], 2),
+    ] {
+        let mut scene = Scene::new(Config::default());
+        let own = Arc::new(RequestHead::get(Scheme::Http, "b.test", "/own"));
+        for status in statuses {
+            let now = scene.now;
+            let id = scene.gateway.handle_request(now, &own, true);
+            let id = id.expect("a GET has a number");
+            scene.head(id, &mut scene::head(status, &[]));
+            scene.end(id);
+        }
+        let page = scene.page("<img src=//b.test/1.png><img src=//b.test/2.png>");
+        let paths = scene.paths(Carrier::Response(page));
+        assert_eq!(paths.len(), expected, "{statuses:?}");
+    }
+}
+
+/// A push for which a request waits is the browser's own request.
+#[test]
+fn refusals_end_no_push_that_is_awaited() {
+    let mut scene = Scene::new(Config {
+        fetches: 1,
+        ..Config::default()
+    });
+    let fetches = scene.images(6);
+    let now = scene.now;
+    for awaited in &fetches[2..] {
+        scene.gateway.raise_fetch(now, *awaited);
+    }
+    for at in [0, 2, 3] {
+        let mut head = scene::head(503, &[]);
+        let passed = scene
+            .gateway
+            .handle_fetch_head(now, fetches[at], &mut head, None);
+        assert!(passed.is_err());
+    }
+    let outputs = scene.outputs();
+    let begins = |output: &Output| matches!(output, Output::Fetch { .. });
+    assert_eq!(outputs.iter().filter(|output| begins(output)).count(), 4);
+    let cancelled = outputs.iter().filter_map(|output| match output {
+        Output::Cancel { fetch } => Some(*fetch),
+        _ => None,
+    });
+    assert_eq!(cancelled.collect::<Vec<_>>(), [fetches[1]]);
+}
 
 /// The promise may wait behind other data, and the request overtakes it.
 #[test]
-fn request_of_the_browser_ends_a_push_that_has_not_begun() {
+fn own_request_ends_a_push_that_has_not_begun() {
     for is_taken in [false, true] {
         let mut scene = Scene::new(Config::default());
         let page = scene.page("<img src=/1.png>");
@@ -26,4 +121,90 @@ fn request_of_the_browser_ends_a_push_that_has_not_begun() {
         assert_eq!(scene.promises(carrier), []);
         assert_eq!(scene.begun(), []);
     }
+}
+
+/// Returns the numbers of requests for the image of a page in sessions of different users. Each
+/// browser asks for the image with these fields once the promise has arrived.
+fn requests_by_users(answer: &Page, fields: &[(&str, &str)]) -> Vec<usize> {
+    let pages = [(PAGE, html("<img src=p.gif>")), (PIXEL, answer.clone())];
+    let mut predictor = Needs::default();
+    let mut counts = Vec::new();
+    for user in 0..4 {
+        let mut pair = Pair::new(&pages).with_client(true);
+        predictor.user = user;
+        pair.predictor = Some(predictor);
+        pair.browse_for(PROMISED, PAGE, NAVIGATION);
+        let (reply, asked) = pair.get(PIXEL, fields);
+        assert_eq!(reply.body, answer.body);
+        counts.push(asked.iter().filter(|url| *url == PIXEL).count());
+        predictor = pair.predictor.take().expect("the scene has a predictor");
+    }
+    counts
+}
+
+#[test]
+fn push_that_several_users_missed_is_not_made() {
+    // The browser has got a cookie meanwhile.
+    let late: &[_] = &[("cookie", "late=1")];
+    for (answer, fields, expected) in [
+        (refused(), &[][..], [2, 2, 1, 1]),
+        (no_store(), late, [2, 2, 1, 1]),
+        (no_store(), &[], [1, 1, 1, 1]),
+        // Other users may have the cookies of the push.
+        (image(), late, [2, 2, 2, 2]),
+    ] {
+        let found = requests_by_users(&answer, fields);
+        assert_eq!(found, expected, "{} {fields:?}", answer.status);
+    }
+}
+
+#[test]
+fn unkept_response_that_nobody_requests_is_a_miss() {
+    let pages = [(PAGE, html("<img src=p.gif>")), (PIXEL, no_store())];
+    let mut predictor = Needs::default();
+    for user in 0..3 {
+        let mut pair = Pair::new(&pages);
+        predictor.user = user;
+        pair.predictor = Some(predictor);
+        let asked = pair.load(PAGE, NAVIGATION).len();
+        assert_eq!(asked, if user < 2 { 2 } else { 1 }, "{user}");
+        pair.load("http://a.test/next", NAVIGATION);
+        predictor = pair.predictor.take().expect("the scene has a predictor");
+    }
+}
+
+/// Scripts report visits by images whose URLs differ in their queries. No cache may keep them, and
+/// the first response often sets a cookie.
+#[test]
+fn series_waits_for_its_first_response() {
+    let body: String = (0..9).map(|at| format!("<img src=p.gif?{at}>")).collect();
+    let urls: Vec<_> = (0..9).map(|at| format!("{PIXEL}?{at}")).collect();
+    for (answer, expected) in [(no_store(), 2), (refused(), 2), (image(), 9)] {
+        let mut pages = vec![(PAGE, html(&body))];
+        pages.extend(urls.iter().map(|url| (url.as_str(), answer.clone())));
+        let mut pair = Pair::new(&pages);
+        let asked = pair.load(PAGE, NAVIGATION);
+        assert_eq!(asked.len(), 1 + expected, "{asked:?}");
+        assert_eq!(pair.gateway.records(), [0, 0, 0]);
+    }
+}
+
+#[test]
+fn request_begins_a_fetch_that_waits_for_its_series() {
+    let body: String = (0..8).map(|at| format!("<img src=p.gif?{at}>")).collect();
+    let mut scene = Scene::new(Config::default());
+    let page = scene.page(&body);
+    let fetches = scene.promises(Carrier::Response(page));
+    assert_eq!(scene.begun(), fetches[..2]);
+    scene.report(Fate::Late, "/p.gif?7");
+    assert_eq!(scene.begun(), [fetches[7]]);
+    let pixel = [("content-type", "image/gif"), ("cache-control", "no-store")];
+    scene.gateway.open_companion(true);
+    scene.fetch_head(fetches[0], &pixel).expect("it waits");
+    let cancelled = fetches[2..7].iter().map(|id| Output::Cancel { fetch: *id });
+    assert_eq!(scene.outputs(), cancelled.collect::<Vec<_>>());
+    scene
+        .gateway
+        .handle_data(page, b"<img src=p.gif?9><img src=q.gif?9>");
+    assert_eq!(scene.paths(Carrier::Response(page)), ["/q.gif?9"]);
 }

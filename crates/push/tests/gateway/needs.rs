@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tandem_http::RequestHead;
 use tandem_predict::auto::url::{Kind, parts};
@@ -10,6 +10,7 @@ use tandem_predict::{Candidate, Exchange};
 use tandem_push::gateway::{CopyLifetime, Predictor};
 use tandem_push::next_pages::NextPage;
 use tandem_push::scripts::{Manner, ScriptTable};
+use tandem_push::useless_pushes::UselessTable;
 use tandem_push::wire::url_hash;
 
 use crate::pair::request;
@@ -35,6 +36,7 @@ pub(crate) struct Needs {
     pub(crate) outcomes: Vec<String>,
     /// The fields of requests for data, by the hashes of their URLs, and the user who sends them.
     scripts: ScriptTable,
+    useless: UselessTable,
     pub(crate) user: u64,
 }
 
@@ -157,6 +159,15 @@ impl Predictor for Needs {
 
     fn manner(&self, url: &str) -> Manner {
         self.scripts.manner(number(url), 2)
+    }
+
+    fn note_push(&mut self, page: &str, url: u32, is_useless: bool) {
+        let (now, page) = (Instant::now(), number(page));
+        self.useless.note(now, page, self.user, url, is_useless);
+    }
+
+    fn useless_pushes(&self, page: &str) -> Vec<u32> {
+        self.useless.of(Instant::now(), number(page))
     }
 
     fn possible(&self, _: &str) -> Vec<Candidate> {

@@ -96,6 +96,14 @@ impl Predictor for SessionPredictor<'_> {
         self.learned.next_pages(page, self.worth())
     }
 
+    fn note_push(&mut self, page: &str, url: u32, is_useless: bool) {
+        self.learned.note_push(page, self.user, url, is_useless);
+    }
+
+    fn useless_pushes(&self, page: &str) -> Vec<u32> {
+        self.learned.useless_pushes(page)
+    }
+
     fn note_manner(&mut self, url: &str, request: &RequestHead) {
         self.learned.note_manner(url, self.user, request);
     }

@@ -1,0 +1,105 @@
+//! The events that show pushes which cost their origin a request for nothing, and the decisions
+//! against such pushes.
+//!
+//! `misses` holds the outcomes for the predictor, `refusals` the origins that refuse requests, and
+//! `page_series` the resources of a page that wait for the first response of their kind.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tandem_preload::Need;
+
+use super::fetch::Fetch;
+use super::page_series::series_of;
+use super::session::Gateway;
+use super::table::{FetchId, PageId};
+
+impl Gateway {
+    /// Notes the status of an origin's response to the browser or to a push. After the last of a
+    /// few refusals in a row, the fetches end that have not begun and that no request waits for.
+    pub(super) fn note_status(&mut self, now: Instant, authority: &str, status: u16) {
+        if self.config.audience.repeats_refused_requests()
+            || !self.refusals.note(now, authority, status)
+        {
+            return;
+        }
+        let is_left = |id: &FetchId| {
+            let fetch = self.fetches.get(*id);
+            fetch.is_some_and(|fetch| {
+                fetch.phase.is_waiting()
+                    && !fetch.requested
+                    && self.refusals.concern(&fetch.target.url)
+            })
+        };
+        let left: Vec<_> = self.fetches.ids().into_iter().filter(is_left).collect();
+        for id in left {
+            self.withdraw(id);
+            self.cancel_fetch(id);
+        }
+        self.start_fetches(now);
+    }
+
+    /// Notes whether the response of a push is of no use to the browser.
+    pub(super) fn note_outcome(&mut self, id: FetchId, is_useless: bool) {
+        if let Some((page, url)) = self.page_and_resource(id) {
+            self.misses.note(page, url, is_useless);
+        }
+    }
+
+    /// Watches for a request of the browser that shows that a push has missed.
+    pub(super) fn watch_push(&mut self, now: Instant, id: FetchId) {
+        if let Some((page, url)) = self.page_and_resource(id) {
+            self.misses.watch(now, page, url);
+        }
+    }
+
+    /// Returns the URL of the page for which a push is made, and the hash of its own URL. There is
+    /// none for checks and for documents that may follow a page.
+    fn page_and_resource(&self, id: FetchId) -> Option<(Arc<str>, u32)> {
+        let is_resource = |fetch: &&Fetch| !fetch.is_check && !fetch.is_next;
+        let fetch = self.fetches.get(id).filter(is_resource)?;
+        let page = self.pages.get(fetch.page)?;
+        Some((Arc::clone(page.url()), fetch.target.hash))
+    }
+
+    /// Lets a new fetch wait if enough of its series are under way.
+    pub(super) fn wait_for_series(&mut self, page: PageId, id: FetchId, need: &Need) {
+        if self.config.audience.follows_cookies() {
+            return;
+        }
+        let (Some(page), Some(fetch)) = (self.pages.get_mut(page), self.fetches.get_mut(id)) else {
+            return;
+        };
+        if let Some(series) = series_of(&need.url, need.kind)
+            && fetch.phase.begins_unclaimed()
+            && page.series.add(series, id)
+        {
+            fetch.phase.wait_for_series();
+        }
+    }
+
+    /// Handles a response of a series: the fetches that wait for it begin, if caches may keep it.
+    /// Otherwise those end that no request waits for.
+    pub(super) fn decide_series(&mut self, now: Instant, id: FetchId, is_kept: bool) {
+        let Some(fetch) = self.fetches.get(id) else {
+            return;
+        };
+        let series = series_of(&fetch.target.url, fetch.purpose.kind());
+        let page = self.pages.get_mut(fetch.page);
+        let (Some(series), Some(page)) = (series, page) else {
+            return;
+        };
+        for id in page.series.decide(series, is_kept) {
+            let waits = |fetch: &Fetch| fetch.phase.waits_for_series();
+            if !self.fetches.get(id).is_some_and(waits) {
+                continue;
+            }
+            if is_kept {
+                self.release_hold(now, id);
+            } else {
+                self.withdraw(id);
+                self.cancel_fetch(id);
+            }
+        }
+    }
+}

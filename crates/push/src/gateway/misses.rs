@@ -1,0 +1,86 @@
+//! The pushes that cost their origin a request for nothing.
+//!
+//! A push misses if its response may not be sent, or if the browser requests the resource all the
+//! same. The latter happens to responses that no cache may keep: they serve only a request that
+//! waits, and whose fields fit. Such a request may cross the promise, or carry a cookie that the
+//! push did not have. The predictor counts the misses of all users
+//! ([`crate::useless_pushes`]), and the next pages are promised without these resources.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::predictor::Predictor;
+
+/// The largest number of pushes that are watched, and of outcomes that wait for the predictor.
+const MAX_PUSHES: usize = 128;
+
+/// The time after its head in which a request for the resource of a push counts as a miss: that for
+/// which a held head waits, and a round trip on the slowest path.
+const WATCH_PERIOD: Duration = Duration::from_secs(10);
+
+/// The outcome of a push.
+struct Outcome {
+    page: Arc<str>,
+    /// The [`url_hash`](crate::wire::url_hash) of its URL.
+    url: u32,
+    is_useless: bool,
+}
+
+/// A push whose response serves a waiting request only.
+struct Watched {
+    page: Arc<str>,
+    url: u32,
+    until: Instant,
+}
+
+/// The pushes that may miss, and the outcomes that the predictor has not been told.
+#[derive(Default)]
+pub(super) struct Misses {
+    watched: VecDeque<Watched>,
+    outcomes: Vec<Outcome>,
+}
+
+impl Misses {
+    /// Watches for requests of a resource, whose push has brought a response for one request only.
+    pub(super) fn watch(&mut self, now: Instant, page: Arc<str>, url: u32) {
+        if self.watched.len() >= MAX_PUSHES {
+            self.watched.pop_front();
+        }
+        let until = now + WATCH_PERIOD;
+        self.watched.push_back(Watched { page, url, until });
+    }
+
+    pub(super) fn note(&mut self, page: Arc<str>, url: u32, is_useless: bool) {
+        if self.outcomes.len() < MAX_PUSHES {
+            self.outcomes.push(Outcome {
+                page,
+                url,
+                is_useless,
+            });
+        }
+    }
+
+    /// Notes that the browser itself requests a resource.
+    pub(super) fn note_request(&mut self, now: Instant, url: u32) {
+        while self.watched.pop_front_if(|it| it.until <= now).is_some() {}
+        let Some(at) = self.watched.iter().position(|it| it.url == url) else {
+            return;
+        };
+        if let Some(watched) = self.watched.remove(at) {
+            self.note(watched.page, url, true);
+        }
+    }
+
+    /// Forgets a push that serves a request.
+    pub(super) fn forget(&mut self, url: u32) {
+        self.watched.retain(|it| it.url != url);
+    }
+
+    /// Tells the predictor the outcomes since the last call.
+    pub(super) fn teach(&mut self, predictor: &mut dyn Predictor) {
+        for outcome in self.outcomes.drain(..) {
+            predictor.note_push(&outcome.page, outcome.url, outcome.is_useless);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The origins that refuse requests at present, by status 429 or 503.
+//!
+//! The gateway leaves a refused push to the browser, since many pushes at once may be its cause. The
+//! origin then gets a further request for each of them. After a few refusals in a row, to the
+//! browser or to pushes, nothing is pushed from the origin for a while, and its fetches that have
+//! not begun end. A single resource that always fails has no such effect.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::url;
+
+/// The number of refusals in a row after which nothing is pushed from an origin.
+const IN_A_ROW: u8 = 3;
+
+/// The time after the last refusal in which nothing is pushed.
+const PAUSE: Duration = Duration::from_secs(30);
+
+/// The largest number of origins that are remembered. A full table starts again.
+const MAX_ORIGINS: usize = 256;
+
+/// The last refusals of origins, by authority.
+#[derive(Default)]
+pub(super) struct Refusals(HashMap<String, Refused>);
+
+struct Refused {
+    in_a_row: u8,
+    last: Instant,
+}
+
+/// Returns whether a status is a refusal that may not last.
+pub(super) const fn is_refusal(status: u16) -> bool {
+    matches!(status, 429 | 503)
+}
+
+impl Refusals {
+    /// Notes the status of a response. Returns true if nothing is pushed from its origin from now
+    /// on.
+    pub(super) fn note(&mut self, now: Instant, authority: &str, status: u16) -> bool {
+        if !is_refusal(status) {
+            if !self.0.is_empty() {
+                self.0.remove(&authority.to_ascii_lowercase());
+            }
+            return false;
+        }
+        let authority = authority.to_ascii_lowercase();
+        if self.0.len() >= MAX_ORIGINS && !self.0.contains_key(&authority) {
+            self.0.clear();
+        }
+        let refused = self.0.entry(authority).or_insert(Refused {
+            in_a_row: 0,
+            last: now,
+        });
+        refused.last = now;
+        refused.in_a_row = refused.in_a_row.saturating_add(1);
+        refused.in_a_row == IN_A_ROW
+    }
+
+    /// Forgets the refusals of long ago.
+    pub(super) fn expire(&mut self, now: Instant) {
+        if !self.0.is_empty() {
+            self.0.retain(|_, refused| now < refused.last + PAUSE);
+        }
+    }
+
+    /// Returns whether nothing is pushed from the origin of a URL.
+    pub(super) fn concern(&self, url: &str) -> bool {
+        !self.0.is_empty()
+            && self
+                .0
+                .get(&url::authority(url).to_ascii_lowercase())
+                .is_some_and(|refused| refused.in_a_row >= IN_A_ROW)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_in_a_row_stop_pushes_for_a_while() {
+        let (mut refusals, start) = (Refusals::default(), Instant::now());
+        for (status, is_last) in [
+            (503, false),
+            (429, false),
+            (200, false),
+            (503, false),
+            (503, false),
+            (503, true),
+            (503, false),
+        ] {
+            assert_eq!(
+                refusals.note(start, "A.test:81", status),
+                is_last,
+                "{status}"
+            );
+        }
+        assert!(refusals.concern("http://a.test:81/x") && !refusals.concern("http://a.test/x"));
+        refusals.expire(start + PAUSE - Duration::from_secs(1));
+        assert!(refusals.concern("http://a.test:81/x"));
+        refusals.expire(start + PAUSE);
+        assert!(!refusals.concern("http://a.test:81/x") && refusals.0.is_empty());
+    }
+
+    #[test]
+    fn answer_ends_the_refusals_of_its_origin() {
+        let (mut refusals, now) = (Refusals::default(), Instant::now());
+        for host in ["a.test", "b.test"] {
+            for is_last in [false, false, true] {
+                assert_eq!(refusals.note(now, host, 429), is_last);
+            }
+        }
+        refusals.note(now, "a.test", 404);
+        assert!(!refusals.concern("http://a.test/") && refusals.concern("http://b.test/"));
+    }
+
+    #[test]
+    fn refusing_origins_are_bounded() {
+        let (mut refusals, now) = (Refusals::default(), Instant::now());
+        for number in 0..3 * MAX_ORIGINS {
+            refusals.note(now, &format!("{number}.test"), 503);
+            assert!(refusals.0.len() <= MAX_ORIGINS);
+        }
+    }
+}
