@@ -235,6 +235,7 @@ impl Page {
             self.resources[index].parent = self.able_parent(index);
         }
         self.drop_dead_redirects();
+        self.type_redirects();
         self.checked()
     }
 
@@ -288,6 +289,24 @@ impl Page {
                 } else {
                     self.nearest_able(self.resources[index].parent, child)
                 };
+            }
+        }
+    }
+
+    /// Gives redirects the kind of the resource to which they lead. A browser requests both alike,
+    /// and recorders name the kind of an empty response in their own way.
+    fn type_redirects(&mut self) {
+        for index in (1..self.resources.len()).rev() {
+            let is_target = |it: &&Resource| it.parent == Some(index);
+            let target = self.resources.iter().find(is_target);
+            let Some(kind) = target.map(|target| target.kind) else {
+                continue;
+            };
+            let redirect = &self.resources[index];
+            let parent = redirect.parent.map(|parent| &self.resources[parent]);
+            let may_be = parent.is_none_or(|it| it.is_redirect() || it.can_name(kind));
+            if redirect.is_redirect() && may_be {
+                self.resources[index].kind = kind;
             }
         }
     }

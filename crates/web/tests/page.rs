@@ -309,6 +309,22 @@ fn a_redirect_leads_to_the_document() {
     );
 }
 
+/// Recorders name the kind of an empty response in their own way.
+#[test]
+fn redirect_has_the_kind_of_its_target() {
+    let text = br#"{"entries": [
+        {"url": "http://a.example/", "status": 302, "type": "html"},
+        {"url": "http://b.example/go", "status": 302, "type": "other", "parent": 0},
+        {"url": "http://a.example/home", "status": 200, "type": "html", "body": 9, "parent": 1},
+        {"url": "http://a.example/s", "status": 200, "type": "css", "body": 90, "parent": 2},
+        {"url": "http://a.example/f", "status": 302, "type": "html", "parent": 3},
+        {"url": "http://a.example/g", "status": 200, "type": "font", "body": 9, "parent": 4}]}"#;
+    let page = Page::from_json("x", text).expect("valid");
+    let kinds: Vec<_> = page.resources.iter().map(|it| it.kind).collect();
+    let (html, font) = (ResourceKind::Html, ResourceKind::Font);
+    assert_eq!(kinds, [html, html, html, ResourceKind::Css, font, font]);
+}
+
 /// Sizes and numbers that do not fit anywhere.
 #[test]
 fn unreasonable_files() {
