@@ -157,14 +157,13 @@ impl Gateways {
         let Some(other) = self.refuge(index) else {
             return std::future::pending().await;
         };
+        let throttled = async {
+            self.until_throttled(index).await;
+            until_permitted(&may_move).await;
+        };
         // Both go on together, so that no verdict is missed.
         tokio::select! {
-            () = self.until_throttled(index) => {
-                if !may_move() {
-                    std::future::pending().await
-                }
-                Left::Throttled
-            }
+            () = throttled => Left::Throttled,
             () = self.leave_silence(isolation, [index, other], session, &may_move) => Left::Silent,
         }
     }
@@ -227,7 +226,9 @@ impl Gateways {
             }
             self.until_next(&check, other).await;
             if answered && self.has_left(isolation, index, session) {
-                return std::future::pending().await;
+                // A response that goes on stays.
+                let may_move = || may_move() && !has_received(&**session, before);
+                return until_permitted(&may_move).await;
             }
         }
     }
@@ -523,6 +524,16 @@ async fn until_answered(pool: &Weak<Gateways>, key: &(Isolation, usize)) -> bool
         next.drain();
     }
     false
+}
+
+/// Resolves once an exchange may move. Its reader permits that with the head of the response, and
+/// polls the exchange again then.
+async fn until_permitted(may_move: &impl Fn() -> bool) {
+    let permitted = poll_fn(|_| match may_move() {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    });
+    permitted.await;
 }
 
 /// Returns the time for the answer of an open refuge.

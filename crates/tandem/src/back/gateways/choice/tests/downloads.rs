@@ -101,3 +101,37 @@ fn response_that_may_break_is_read_before_it_moves() {
         assert_eq!(failure(&mut reply).await, (Kind::Timeout, Side::Peer));
     });
 }
+
+/// The verdict may come while the head waits for its reader, who permits the break with it.
+#[test]
+fn response_leaves_a_throttled_way_once_it_may_break() {
+    run(async {
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
+        let mut reply = begin(&scene, &key).await;
+        scene.ways[QUIC].is_blocked.set(false);
+        let group = &scene.pool.groups[0];
+        let network = network_of(([0; 4], 0).into());
+        group.ways.borrow_mut().throttled(network, now());
+        group.throttled.notify_waiters();
+        let waited = tokio::time::timeout(100 * MS, reply.part());
+        assert!(waited.await.is_err(), "its rest cannot be requested");
+        reply.permit_break();
+        assert_eq!(failure(&mut reply).await, (Kind::Timeout, Side::Peer));
+        assert!(scene.pool.is_open(&key, QUIC), "it stays for others");
+    });
+}
+
+/// The session has left its key by then, so that no other verdict about it follows.
+#[test]
+fn response_leaves_a_broken_session_once_it_may_break() {
+    run(async {
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
+        let mut reply = begin(&scene, &key).await;
+        let waited = tokio::time::timeout(Duration::from_secs(20), reply.part());
+        assert!(waited.await.is_err(), "its rest cannot be requested");
+        assert!(!scene.pool.is_open(&key, QUIC), "it is broken");
+        reply.permit_break();
+        let ended = tokio::time::timeout(MS, failure(&mut reply));
+        assert_eq!(ended.await, Ok((Kind::Timeout, Side::Peer)));
+    });
+}
