@@ -32,6 +32,7 @@ use crate::connections::Connections;
 use crate::endpoint::Endpoint;
 use crate::front::Front;
 use crate::middle::access_log::AccessLog;
+use crate::middle::continued::after_reload::AfterReload;
 use crate::renewal::{Renewable, Renewals};
 use crate::role_name::RoleName;
 use crate::services::Services;
@@ -86,6 +87,11 @@ pub struct Built {
     pub dialled: Box<dyn Fn() -> Vec<SessionStatus>>,
     /// Called at the beginning of a drain.
     pub on_drain: Box<dyn Fn()>,
+    /// The stage that takes the rests of downloads from before a reload, if the role continues
+    /// them.
+    pub rests: Option<Rc<dyn Stage>>,
+    /// The end of the configuration.
+    pub after_reload: AfterReload,
 }
 
 /// The number of bytes taken from a session's core at a time. A late, urgent response waits for at

@@ -14,7 +14,10 @@
 //! The stage lies before `decompress`, so that it counts the bytes that the validator is about. The
 //! other request passes the same stages as the first one, with its isolation key and its place in
 //! all queues. A stage behind may end a reply that can be continued, and need not wait for a path
-//! that may come back ([`Reply::permit_break`]).
+//! that may come back ([`Reply::permit_break`]). After a reload, the other request goes by the next
+//! configuration ([`after_reload`]).
+
+pub mod after_reload;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -35,6 +38,7 @@ use crate::failure::{is_outage, refusal};
 use crate::metrics::{DOWNLOADS, METRICS};
 use crate::priority::SharedPriority;
 use crate::stage::Stage;
+use after_reload::AfterReload;
 
 /// The waits before the requests for the rest, until one of them has brought [`PROGRESS`]. A
 /// gateway that restarts, or a machine that changes its network, has 15.5 s in all.
@@ -65,6 +69,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub struct Continue {
     /// The stage that exchanges go on to.
     pub next: Rc<dyn Stage>,
+    /// The end of the stage's configuration.
+    pub after_reload: AfterReload,
 }
 
 impl Stage for Continue {
@@ -83,6 +89,7 @@ impl Stage for Continue {
             peer: exchange.peer,
             priority: exchange.priority.clone(),
             next: Rc::clone(&self.next),
+            after_reload: self.after_reload.clone(),
         };
         Reply::new(Continued {
             reply: Some(self.next.call(exchange)),
@@ -98,18 +105,20 @@ struct Asked {
     peer: Peer,
     priority: SharedPriority,
     next: Rc<dyn Stage>,
+    after_reload: AfterReload,
 }
 
 impl Asked {
     /// Requests the rest of the response.
     fn ask(&self, rest: &Rest) -> Reply {
-        self.next.call(Exchange {
+        let exchange = Exchange {
             request: Arc::new(rest.request(&self.request)),
             body: Body::empty(),
             isolation: self.isolation.clone(),
             peer: self.peer,
             priority: self.priority.clone(),
-        })
+        };
+        self.after_reload.ask(exchange, &self.next)
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Lane {
     pub stage: Rc<dyn Stage>,
     /// The sessions that exchanges of the route take.
     pub sessions: Rc<dyn SessionPool>,
+    /// The stage that takes the rests of downloads which began before a reload, if there is one.
+    pub rests: Option<Rc<dyn Stage>>,
 }
 
 /// The stage that chooses a route.
@@ -53,6 +55,11 @@ impl Routes {
     pub fn with_apart(mut self, covers: Box<dyn Fn(&str) -> bool>, lane: Lane) -> Self {
         self.apart = Some(Apart { covers, lane });
         self
+    }
+
+    /// Returns the stage that takes the rests of downloads from a host, if there is one.
+    pub fn rests_of(&self, authority: &str) -> Option<&Rc<dyn Stage>> {
+        self.lane(authority).rests.as_ref()
     }
 
     fn lane(&self, authority: &str) -> &Lane {
@@ -165,6 +172,7 @@ mod tests {
         Lane {
             stage: Rc::new(answer),
             sessions: Rc::new(NoSessions { refusal: None }),
+            rests: None,
         }
     }
 

@@ -21,6 +21,7 @@ use crate::front::udp::UdpLimits;
 use crate::front::{Front, ListenerProtocol};
 use crate::middle::cache::KeyedCache;
 use crate::middle::connection_logins::ConnectionLogins;
+use crate::middle::continued::after_reload::Rests;
 use crate::middle::isolate::Isolate;
 use crate::middle::max_forwards::MaxForwards;
 use crate::middle::pair_fields::{Edge, PairFields};
@@ -88,7 +89,7 @@ impl Role for ClientConfig {
                     drain,
                     proxies: &browsers,
                     verified: &verified,
-                    site_lanes: self.site_lanes(&lanes.discovered, &lanes.coding, services),
+                    site_lanes: self.site_lanes(&lanes.discovered, &lanes.shared, services),
                 };
                 self.opened_hosts(open, directory, parts)?
             }
@@ -113,11 +114,18 @@ impl Role for ClientConfig {
             drain,
         };
         let fronts = self.fronts(listening, &parts)?;
+        let after_reload = lanes.shared.after_reload;
+        let rests = Rests {
+            routes,
+            after_reload: after_reload.clone(),
+        };
         let (pools, solo) = (lanes.pools.clone(), lanes.solo);
         let (discovered, draining) = (Rc::clone(&lanes.discovered), lanes.discovered);
         Ok(Built {
             fronts,
             connections,
+            rests: Some(Rc::new(rests)),
+            after_reload,
             dialled: Box::new(move || {
                 let mut sessions: Vec<_> = pools.iter().flat_map(|pool| pool.status()).collect();
                 sessions.extend(solo.iter().flat_map(|solo| solo_status(solo)));

@@ -16,6 +16,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use super::far::Dials;
+use super::lanes::SharedByLanes;
 use super::opened::early::OfPart;
 use super::opened::early::{MAX_PARTS, PARTS_IN_MEMORY};
 use super::push_lane::{PushLane, SessionsEnd};
@@ -30,7 +31,6 @@ use crate::config::{ClientConfig, ConfigError};
 use crate::endpoint::Endpoint;
 use crate::exchange::Exchange;
 use crate::journal::saving::LoadTimes;
-use crate::middle::decoding_memory::DecodingMemory;
 use crate::middle::discovery::{Discovery, SiteLane};
 use crate::middle::routes::Lane;
 use crate::renewal::Renewals;
@@ -84,7 +84,7 @@ impl Drop for Owned {
 pub(super) struct SiteLanes {
     config: Rc<ClientConfig>,
     pools: Rc<SitePools>,
-    coding: DecodingMemory,
+    pub(super) shared: SharedByLanes,
     /// The bytes of pushed responses that each lane stores.
     push_memory: usize,
     times: Arc<LoadTimes>,
@@ -97,20 +97,24 @@ impl ClientConfig {
         &self,
         default: Lane,
         pools: &Rc<SitePools>,
-        coding: &DecodingMemory,
+        shared: &SharedByLanes,
         services: &Services,
     ) -> Lane {
         if !self.discover {
             return default;
         }
-        let lanes = self.site_lanes(pools, coding, services);
+        let lanes = self.site_lanes(pools, shared, services);
         let new_lane = move |way: &Endpoint| {
             let can_use = lanes.config.can_discover(way);
             can_use.then(|| lanes.lane(way, None))?.ok()
         };
         Lane {
-            stage: Discovery::new(default.stage, Box::new(new_lane), self.max_sessions),
-            sessions: default.sessions,
+            stage: Discovery::new(
+                Rc::clone(&default.stage),
+                Box::new(new_lane),
+                self.max_sessions,
+            ),
+            ..default
         }
     }
 
@@ -167,13 +171,13 @@ impl ClientConfig {
     pub(super) fn site_lanes(
         &self,
         pools: &Rc<SitePools>,
-        coding: &DecodingMemory,
+        shared: &SharedByLanes,
         services: &Services,
     ) -> SiteLanes {
         SiteLanes {
             config: Rc::new(self.clone()),
             pools: Rc::clone(pools),
-            coding: coding.clone(),
+            shared: shared.clone(),
             push_memory: self.push_memory,
             times: services.journal().load_times(OWN_GATEWAYS),
             renewals: services.renewals().clone(),
@@ -230,14 +234,16 @@ impl SiteLanes {
         let lane = Lane {
             stage: config.with_pushes(PushLane {
                 sessions: Rc::clone(&to_gateway) as _,
-                next: Rc::clone(&to_gateway) as _,
-                end: SessionsEnd::Gateway(&self.coding),
+                next: config.decompressing(&self.shared.coding, Rc::clone(&to_gateway) as _),
+                end: SessionsEnd::Gateway,
                 memory: self.push_memory,
                 times: Arc::clone(&self.times),
                 digest: None,
                 on_end: None,
+                after_reload: self.shared.after_reload.clone(),
             }),
             sessions: to_gateway,
+            rests: None,
         };
         let owned = Owned(pool);
         Ok(SiteLane {

@@ -33,6 +33,7 @@ use crate::exchange::{Exchange, Reply};
 use crate::front::early::EarlyConnect;
 use crate::journal::saving::LoadTimes;
 use crate::journal::{Problems, RouteEntry};
+use crate::middle::continued::after_reload::AfterReload;
 use crate::middle::decoding_memory::DecodingMemory;
 use crate::middle::exchange_metrics::ExchangeMetrics;
 use crate::middle::opened::{Entrust, Entrusted};
@@ -66,8 +67,17 @@ pub(super) struct Lanes {
     pub(super) solo: Option<Rc<SoloSessions>>,
     /// The pools of gateways that sites have announced.
     pub(super) discovered: Rc<SitePools>,
-    /// The memory for coded bodies of all lanes.
+    /// The state that the lanes share.
+    pub(super) shared: SharedByLanes,
+}
+
+/// The state that all lanes of a client share.
+#[derive(Clone, Default)]
+pub(super) struct SharedByLanes {
+    /// The memory for coded bodies.
     pub(super) coding: DecodingMemory,
+    /// The end of the configuration.
+    pub(super) after_reload: AfterReload,
 }
 
 impl ClientConfig {
@@ -80,7 +90,7 @@ impl ClientConfig {
         let (journal, renewals) = (services.journal(), services.renewals());
         let (far, problems) = (self.far(), Arc::<Problems>::default());
         let fallback = self.fallback_stage()?;
-        let coding = DecodingMemory::default();
+        let shared = SharedByLanes::default();
         let (mut lanes, mut pools) = (Vec::new(), Vec::new());
         for route in &self.routes {
             let pool = far.pool(&route.gateways, fallback.clone(), &problems, renewals)?;
@@ -89,7 +99,7 @@ impl ClientConfig {
             let entrust =
                 entrusted.map(|hosts| self.entrust(hosts, number, &route.gateways, &pool));
             let digest = kept_digest(services, &route.gateways)?;
-            lanes.push(self.lane(&pool, times, &coding, entrust, digest));
+            lanes.push(self.lane(&pool, times, &shared, entrust, digest));
             pools.push(pool);
         }
         let (mut solo, mut onions) = (None, None);
@@ -100,13 +110,13 @@ impl ClientConfig {
                 let sessions = self.solo_sessions(options, visits)?;
                 solo = Some(Rc::clone(&sessions));
                 let times = journal.load_times(&self.way(&[]));
-                self.solo_lane(sessions, times)
+                self.solo_lane(sessions, times, &shared)
             } else {
                 lane_without_gateway(fallback, no_route)
             };
             // A request that a discovered gateway did not serve is repeated behind these stages,
             // and counts once.
-            self.counted_lane(self.discovering(lane, &discovered, &coding, services))
+            self.counted_lane(self.discovering(lane, &discovered, &shared, services))
         } else {
             onions = self.keeps_onions_apart().then(|| {
                 let lane = lane_without_gateway(fallback.clone(), onion_without_route);
@@ -122,7 +132,7 @@ impl ClientConfig {
             let times = journal.load_times(&self.way(&self.gateways));
             let entrust = entrusted.map(|hosts| self.entrust(hosts, None, &self.gateways, &pool));
             let digest = kept_digest(services, &self.gateways)?;
-            let lane = self.lane(&pool, times, &coding, entrust, digest);
+            let lane = self.lane(&pool, times, &shared, entrust, digest);
             pools.push(pool);
             lane
         };
@@ -139,7 +149,7 @@ impl ClientConfig {
             pools,
             solo,
             discovered,
-            coding,
+            shared,
         })
     }
 
@@ -147,7 +157,7 @@ impl ClientConfig {
         &self,
         pool: &Rc<Gateways>,
         times: Arc<LoadTimes>,
-        coding: &DecodingMemory,
+        shared: &SharedByLanes,
         entrust: Option<Entrust>,
         digest: Option<SharedDigest>,
     ) -> Lane {
@@ -156,14 +166,17 @@ impl ClientConfig {
             None => Rc::clone(&to_gateway) as _,
             Some(entrust) => Rc::new(entrust),
         };
+        let next = self.decompressing(&shared.coding, next);
+        let rests = Rc::clone(&next);
         let counted = self.counted(self.with_pushes(PushLane {
             sessions: Rc::clone(&to_gateway) as _,
             next,
-            end: SessionsEnd::Gateway(coding),
+            end: SessionsEnd::Gateway,
             memory: self.push_memory,
             times,
             digest,
             on_end: None,
+            after_reload: shared.after_reload.going_on(),
         }));
         let stage: Rc<dyn Stage> = if self.early_connect {
             Rc::new(EarlyConnect {
@@ -176,6 +189,7 @@ impl ClientConfig {
         Lane {
             stage,
             sessions: to_gateway,
+            rests: Some(rests),
         }
     }
 
@@ -203,7 +217,12 @@ impl ClientConfig {
         }
     }
 
-    fn solo_lane(&self, sessions: Rc<SoloSessions>, times: Arc<LoadTimes>) -> Lane {
+    fn solo_lane(
+        &self,
+        sessions: Rc<SoloSessions>,
+        times: Arc<LoadTimes>,
+        shared: &SharedByLanes,
+    ) -> Lane {
         let to_solo = Rc::new(ToSolo(sessions));
         Lane {
             stage: self.with_pushes(PushLane {
@@ -215,8 +234,10 @@ impl ClientConfig {
                 // Without a gateway, the file alone would open the section.
                 digest: None,
                 on_end: None,
+                after_reload: shared.after_reload.clone(),
             }),
             sessions: to_solo,
+            rests: None,
         }
     }
 
@@ -290,6 +311,7 @@ fn lane_without_gateway(fallback: Option<Rc<dyn Stage>>, error: fn() -> Error) -
     Lane {
         stage: Rc::new(NoPush { next }),
         sessions: Rc::new(NoSessions { refusal }),
+        rests: None,
     }
 }
 

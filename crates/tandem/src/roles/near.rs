@@ -19,6 +19,7 @@ use crate::connections::{Connection, ConnectionLimits, Connections};
 use crate::exchange::Peer;
 use crate::front::NewStage;
 use crate::middle::auth::Auth;
+use crate::middle::continued::after_reload::AfterReload;
 use crate::middle::exchange_metrics::ExchangeMetrics;
 use crate::middle::max_forwards::MaxForwards;
 use crate::middle::opened::{Consent, Permission};
@@ -119,6 +120,8 @@ impl NearConfig {
             connections,
             dialled: Box::new(Vec::new),
             on_drain: Box::new(|| {}),
+            rests: None,
+            after_reload: AfterReload::default(),
         })
     }
 

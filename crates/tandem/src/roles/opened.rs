@@ -94,7 +94,9 @@ impl ClientConfig {
             next: Rc::clone(parts.next),
         });
         let origins = self.opened_origins(open, &tunnels, parts.services)?;
-        let lane = self.early_lane(open, &origins, parts.services.journal());
+        let journal = parts.services.journal();
+        let after_reload = &parts.site_lanes.shared.after_reload;
+        let lane = self.early_lane(open, &origins, journal, after_reload);
         let ending = Rc::downgrade(&origins);
         parts.proxies.on_end(move |connection| {
             if let Some(origins) = ending.upgrade() {

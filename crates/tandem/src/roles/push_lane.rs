@@ -15,6 +15,7 @@ use crate::config::ClientConfig;
 use crate::digest_file::SharedDigest;
 use crate::journal::saving::LoadTimes;
 use crate::middle::continued::Continue;
+use crate::middle::continued::after_reload::AfterReload;
 use crate::middle::decoding_memory::DecodingMemory;
 use crate::middle::decompress::Decompress;
 use crate::middle::loads::Loads;
@@ -26,10 +27,10 @@ use crate::stage::{SessionPool, Stage};
 pub(super) struct PushLane<'a> {
     /// The sessions of the lane.
     pub(super) sessions: Rc<dyn SessionPool>,
-    /// The way to the sessions.
+    /// The way to the sessions, which restores coded bodies.
     pub(super) next: Rc<dyn Stage>,
     /// The end of the sessions.
-    pub(super) end: SessionsEnd<'a>,
+    pub(super) end: SessionsEnd,
     /// The bytes of pushed responses that a session stores.
     pub(super) memory: usize,
     /// Gets the times of page loads.
@@ -38,22 +39,26 @@ pub(super) struct PushLane<'a> {
     pub(super) digest: Option<SharedDigest>,
     /// Tells which parts of isolation keys have ended.
     pub(super) on_end: Option<&'a OpenedOrigins>,
+    /// The end of the configuration, for downloads that break off.
+    pub(super) after_reload: AfterReload,
 }
 
 /// The place where the sessions of a lane end.
 #[derive(Clone, Copy)]
-pub(super) enum SessionsEnd<'a> {
+pub(super) enum SessionsEnd {
     /// This process, which makes the promises itself.
     Here,
-    /// A gateway, whose coded bodies take this memory.
-    Gateway(&'a DecodingMemory),
+    /// A gateway.
+    Gateway,
 }
 
 impl ClientConfig {
     /// Creates the stages before the sessions of a lane.
     pub(super) fn with_pushes(&self, lane: PushLane<'_>) -> Rc<dyn Stage> {
-        let next = self.decompressing(lane.end, lane.next);
-        let next = Rc::new(Continue { next });
+        let next = Rc::new(Continue {
+            next: lane.next,
+            after_reload: lane.after_reload,
+        });
         let mut pushed = Pushed::new(
             self.push_options(lane.end, lane.memory),
             lane.sessions,
@@ -89,18 +94,19 @@ impl ClientConfig {
     }
 
     /// Decodes the bodies of sessions with a gateway.
-    fn decompressing(&self, end: SessionsEnd<'_>, next: Rc<dyn Stage>) -> Rc<dyn Stage> {
-        match end {
-            SessionsEnd::Gateway(coding) if self.compress.is_on() => Rc::new(Decompress::new(
-                coding.clone(),
-                self.compress.permits_recoding(),
-                next,
-            )),
-            SessionsEnd::Gateway(_) | SessionsEnd::Here => next,
+    pub(super) fn decompressing(
+        &self,
+        coding: &DecodingMemory,
+        next: Rc<dyn Stage>,
+    ) -> Rc<dyn Stage> {
+        if !self.compress.is_on() {
+            return next;
         }
+        let recoding = self.compress.permits_recoding();
+        Rc::new(Decompress::new(coding.clone(), recoding, next))
     }
 
-    fn push_options(&self, end: SessionsEnd<'_>, memory: usize) -> PushOptions {
+    fn push_options(&self, end: SessionsEnd, memory: usize) -> PushOptions {
         let is_local = matches!(end, SessionsEnd::Here);
         PushOptions {
             store: StoreLimits {

@@ -7,6 +7,7 @@ use tandem::config::ConfigError;
 use tandem::connections::{ConnectionLimits, Connections};
 use tandem::endpoint::Endpoint;
 use tandem::front::{Front, ListenerProtocol, NewStage};
+use tandem::middle::continued::after_reload::AfterReload;
 use tandem::roles::{Built, Listening, Role};
 use tandem::runtime::Running;
 use tandem::services::Services;
@@ -91,6 +92,8 @@ impl<F: Fn(&Endpoint) -> Parts + Send + Sync> Role for OneListener<F> {
             connections,
             dialled: Box::new(Vec::new),
             on_drain: Box::new(|| {}),
+            rests: None,
+            after_reload: AfterReload::default(),
         })
     }
 }

@@ -1,13 +1,17 @@
 //! Tests of reloads of the client: the rest of a request that comes after a reload takes no former
 //! way.
 
+use std::io::Read as _;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::file_origin::{FileOrigin, FileRules, start_of};
 use crate::harness::{
-    Client, PATIENCE, Scene, block_on, client_options, endpoint, gateway_options, start_client,
-    start_gateway,
+    Client, PATIENCE, Scene, Way, block_on, client_options, endpoint, gateway_options, request,
+    start_client, start_gateway,
 };
 use crate::isolation::socks_proxy;
+use crate::routes::route;
 
 #[test]
 fn reload_ends_connections_without_a_request() {
@@ -54,4 +58,61 @@ fn reload_ends_connections_without_a_request() {
     assert!(asked_before.try_recv().is_err());
     assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
     asked_after.recv_timeout(PATIENCE).unwrap();
+}
+
+/// Requests a file, and reads its first half.
+fn begin(http: SocketAddr, origin: &FileOrigin) -> Client {
+    let mut browser = Client::to(http);
+    browser.send(request("GET", &origin.url(), ""));
+    assert_eq!(browser.head().unwrap().status, 200);
+    let half = origin.file().len() / 2;
+    assert!(browser.read_exact(half) == origin.file()[..half]);
+    assert_eq!(origin.range(), None);
+    browser
+}
+
+#[test]
+fn broken_download_goes_on_by_the_last_configuration() {
+    let (_gateway, gateway) = start_gateway(gateway_options());
+    let [former, next, last] = [(); 3].map(|()| Way::to(gateway));
+    let options = |way: &Way| client_options(&format!("h2+tcp://{}", way.address));
+    let (mut running, http, _) = start_client(options(&former));
+    let origin = FileOrigin::start(FileRules::default());
+    let mut browser = begin(http, &origin);
+    let before = former.connections();
+    for way in [&next, &last] {
+        block_on(running.reload(Arc::new(options(way).typed().unwrap()))).unwrap();
+    }
+    former.close();
+    let half = origin.file().len() / 2;
+    assert!(browser.read_exact(half) == origin.file()[half..]);
+    assert!(start_of(origin.range()) >= half);
+    assert_eq!(
+        former.connections(),
+        before,
+        "the former way is not dialled"
+    );
+    assert!(last.connections() > 0);
+}
+
+#[test]
+fn broken_download_ends_if_a_reload_removes_its_gateway() {
+    let (_gateway, gateway) = start_gateway(gateway_options());
+    let way = Way::to(gateway);
+    let options = client_options(&format!("h2+tcp://{}", way.address));
+    let (mut running, http, _) = start_client(options.clone());
+    let origin = FileOrigin::start(FileRules::default());
+    let mut browser = begin(http, &origin);
+    let before = way.connections();
+    let mut without = options;
+    let gateway = format!("h2+tcp://{}", way.address);
+    without.route = vec![route("other.example", &gateway)];
+    without.gateway = Vec::new();
+    block_on(running.reload(Arc::new(without.typed().unwrap()))).unwrap();
+    way.close();
+    let mut rest = Vec::new();
+    let ended = browser.stream.read_to_end(&mut rest);
+    assert!(ended.is_err() && rest.len() < origin.file().len() / 2);
+    assert_eq!(way.connections(), before);
+    assert!(origin.is_done(), "no other way was tried");
 }

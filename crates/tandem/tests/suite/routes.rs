@@ -26,7 +26,7 @@ fn gateway_of(body: &str, change: impl FnOnce(&mut GatewayOptions)) -> (Running,
     (running, origin, format!("h2+tcp://{address}"))
 }
 
-fn route(hosts: &str, gateway: &str) -> RouteOption {
+pub(crate) fn route(hosts: &str, gateway: &str) -> RouteOption {
     format!("{hosts}={gateway}").parse().unwrap()
 }
 

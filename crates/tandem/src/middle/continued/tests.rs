@@ -121,7 +121,14 @@ async fn run(
         ..Script::default()
     });
     let next = Rc::clone(&script) as _;
-    let mut reply = Continue { next }.call(exchange);
+    let after_reload = AfterReload::default();
+    let mut reply = Continue { next, after_reload }.call(exchange);
+    let got = read(&mut reply).await;
+    (got, script.asked.take())
+}
+
+/// Reads a reply to its end.
+async fn read(reply: &mut Reply) -> Got {
     let mut got = Got::default();
     while let Some(part) = reply.part().await {
         match part {
@@ -131,7 +138,7 @@ async fn run(
             Err(error) => got.error = Some(error),
         }
     }
-    (got, script.asked.take())
+    got
 }
 
 fn whole() -> Got {
@@ -495,9 +502,56 @@ async fn suitable_reply_permits_a_break() {
             })
         };
         let next = Rc::new(next);
-        let mut reply = Continue { next }.call(get());
+        let mut reply = Continue {
+            next,
+            after_reload: AfterReload::default(),
+        }
+        .call(get());
         assert!(matches!(reply.part().await, Some(Ok(Part::Head(_)))));
         let binding = binding.take().expect("the reply was polled");
         assert_eq!(!binding(), expected, "{tag}");
     }
+}
+
+/// Begins a download that a reload precedes and a break follows. `rests` is the stage of the next
+/// configuration.
+async fn reloaded(goes_on: bool, rests: Option<Rc<dyn Stage>>) -> (Got, usize) {
+    let script = Rc::new(Script {
+        answers: RefCell::new([first(4)].into()),
+        ..Script::default()
+    });
+    let end = AfterReload::default();
+    let stage = Continue {
+        next: Rc::clone(&script) as _,
+        after_reload: match goes_on {
+            true => end.going_on(),
+            false => end.clone(),
+        },
+    };
+    let mut reply = stage.call(get());
+    end.set(rests);
+    let got = read(&mut reply).await;
+    (got, script.asked.take().len())
+}
+
+#[tokio::test(start_paused = true)]
+async fn rest_after_a_reload_goes_by_the_next_configuration() {
+    let next = Rc::new(Script {
+        answers: RefCell::new([rest(4)].into()),
+        ..Script::default()
+    });
+    let got = reloaded(true, Some(Rc::clone(&next) as _)).await;
+    assert_eq!(got, (whole(), 1));
+    assert_eq!(next.asked.take().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rest_without_a_way_after_a_reload_is_not_requested() {
+    let next = Rc::new(Script::default());
+    for (goes_on, rests) in [(true, None), (false, Some(Rc::clone(&next) as _))] {
+        let (got, asked) = reloaded(goes_on, rests).await;
+        assert_eq!((got.body, got.error), (FILE[..4].to_vec(), Some(reset())));
+        assert_eq!(asked, 1);
+    }
+    assert!(next.asked.take().is_empty());
 }

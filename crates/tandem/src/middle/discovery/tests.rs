@@ -126,6 +126,7 @@ impl Client {
                     is_awake: of_pool.clone(),
                     ..OneSession::default()
                 }),
+                rests: None,
             };
             Some(SiteLane {
                 lane,
@@ -318,6 +319,7 @@ async fn trial_uses_the_ways_in_their_order() {
         let lane = Lane {
             stage: Rc::new(stage),
             sessions: Rc::new(OneSession::default()),
+            rests: None,
         };
         Rc::new(SiteLane {
             lane,
@@ -352,6 +354,7 @@ async fn trial_ends_with_the_connection_of_its_part() {
                 lane: Lane {
                     stage: Rc::new(|_: Exchange| Reply::fail(reset(Retry::Never))),
                     sessions: Rc::new(OneSession::default()),
+                    rests: None,
                 },
                 prepare: Box::new(move |_| {
                     let dial = Rc::clone(&dialled);

@@ -20,6 +20,7 @@ use crate::config::ClientConfig;
 use crate::config::open::{EarlyRequests, OpenedHttps};
 use crate::exchange::{Exchange, Peer, Reply};
 use crate::journal::Journal;
+use crate::middle::continued::after_reload::AfterReload;
 use crate::middle::pair_fields::{Edge, PairFields};
 use crate::middle::push::{EarlyLimits, Push, Pushing};
 use crate::middle::solo::{NewSession, PeerOf, SoloLimits, SoloSessions, ToSolo};
@@ -44,6 +45,7 @@ impl ClientConfig {
         open: &OpenedHttps,
         origins: &Rc<OpenedOrigins>,
         journal: &Arc<Journal>,
+        after_reload: &AfterReload,
     ) -> Rc<dyn Stage> {
         let to_origins: Rc<dyn Stage> = Rc::new(ToOpened(Rc::clone(origins)));
         let limits = match open.early {
@@ -126,6 +128,7 @@ impl ClientConfig {
             times: journal.load_times(WAY),
             digest: None,
             on_end,
+            after_reload: after_reload.clone(),
         });
         if is_shared {
             return lane;

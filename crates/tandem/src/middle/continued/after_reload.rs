@@ -1,0 +1,80 @@
+//! The way of the rest of a download that breaks off after a reload: the next configuration decides
+//! it, and never the one by which the download began.
+
+use std::cell::OnceCell;
+use std::rc::Rc;
+
+use tandem_http::Scheme;
+
+use crate::error::{Error, Kind, Side};
+use crate::exchange::{Exchange, Reply};
+use crate::middle::routes::Routes;
+use crate::stage::Stage;
+
+/// The end of a configuration. Clones share it.
+#[derive(Clone, Default)]
+pub struct AfterReload {
+    rests: Rc<OnceCell<Rc<dyn Stage>>>,
+    /// True for the lanes of the user's gateways, whose downloads may go on.
+    goes_on: bool,
+}
+
+impl AfterReload {
+    /// Returns the same end for a lane whose downloads go on by the next configuration. Those of
+    /// other lanes end with an error.
+    #[must_use]
+    pub fn going_on(&self) -> Self {
+        Self {
+            rests: Rc::clone(&self.rests),
+            goes_on: true,
+        }
+    }
+
+    /// Notes the reload. `rests` is the stage of the next configuration, or `None` if that
+    /// continues no downloads. Only the first call counts.
+    pub fn set(&self, rests: Option<Rc<dyn Stage>>) {
+        let refusing = || Rc::new(|_: Exchange| Reply::fail(no_way())) as Rc<dyn Stage>;
+        // A configuration is replaced once.
+        let _ = self.rests.set(rests.unwrap_or_else(refusing));
+    }
+
+    /// Sends the request for the rest of a download, to `next` unless there was a reload.
+    pub(super) fn ask(&self, exchange: Exchange, next: &Rc<dyn Stage>) -> Reply {
+        match self.rests.get() {
+            None => next.call(exchange),
+            Some(rests) if self.goes_on => rests.call(exchange),
+            Some(_) => Reply::fail(no_way()),
+        }
+    }
+}
+
+/// Returns the error of a rest that no gateway of the new configuration brings. No further attempt
+/// follows.
+fn no_way() -> Error {
+    let detail = "after a reload, no gateway of the client continues this download";
+    Error::new(Kind::Unreachable, Side::Local, detail)
+}
+
+/// The stage of a configuration that takes the rests of downloads from before its reload. It goes
+/// on to the lanes behind their own stages of this kind.
+pub struct Rests {
+    /// The lanes of the configuration.
+    pub routes: Rc<Routes>,
+    /// The end of the configuration.
+    pub after_reload: AfterReload,
+}
+
+impl Stage for Rests {
+    fn call(&self, exchange: Exchange) -> Reply {
+        if let Some(later) = self.after_reload.rests.get() {
+            return later.call(exchange);
+        }
+        let request = &exchange.request;
+        // The consent to requests over HTTPS belongs to the former configuration.
+        let rests = self.routes.rests_of(&request.authority);
+        match rests.filter(|_| request.scheme == Scheme::Http) {
+            Some(rests) => rests.call(exchange),
+            None => Reply::fail(no_way()),
+        }
+    }
+}
