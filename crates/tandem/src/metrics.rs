@@ -222,7 +222,7 @@ metrics! {
     body_bytes_down "counter" "Bytes of response bodies passed on to clients.";
     sessions_opened "counter" "Sessions opened to the gateway.";
     sessions_failed "counter" "Sessions that could not be opened.";
-    sessions_lost "counter" "Sessions that did not answer after a pause and were replaced.";
+    sessions_lost "counter" "Sessions that delivered nothing and were replaced.";
     sessions_evicted "counter" "Idle sessions closed for another isolation key.";
     sessions_resumed "counter"
         "Speeds of earlier sessions that tokens brought and the transport was offered.";

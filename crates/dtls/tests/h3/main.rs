@@ -8,7 +8,9 @@
 #[path = "../../../tandem/tests/suite/provided_h3.rs"]
 mod h3;
 
-use h3::{certificates, file_origin, harness, pairs, paths, provided, provided_ways};
+use h3::{
+    certificates, file_origin, harness, pairs, paths, provided, provided_lives, provided_ways,
+};
 use tandem::transport::registry::Transports;
 use tandem_dtls::DtlsProvider;
 

@@ -7,7 +7,7 @@ use crate::carrier::{CarrierFuture, LocalBoxFuture};
 use crate::error::Error;
 use crate::exchange::{Exchange, Part, Reply, SessionMark, Sink};
 use crate::path::Facts;
-use crate::session::{Connect, Connected, PathWaiter, SessionEvents, SessionState};
+use crate::session::{Connect, Connected, PathWaiter, Probing, SessionEvents, SessionState};
 use crate::transport::Dial;
 use crate::transport::doubles::FakeDial;
 
@@ -61,6 +61,10 @@ pub(in crate::back) trait FakeSession {
     }
 
     fn dies<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
+        Box::pin(std::future::pending())
+    }
+
+    fn recovers<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
         Box::pin(std::future::pending())
     }
 }
@@ -142,7 +146,7 @@ impl<S: FakeSession> SessionEvents for S {
         FakeSession::answers(self)
     }
 
-    fn watch_path(&self) -> Option<PathWaiter> {
+    fn watch_path(&self, _: Probing) -> Option<PathWaiter> {
         None
     }
 
@@ -152,6 +156,10 @@ impl<S: FakeSession> SessionEvents for S {
 
     fn dies<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
         FakeSession::dies(self)
+    }
+
+    fn recovers<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
+        FakeSession::recovers(self)
     }
 }
 

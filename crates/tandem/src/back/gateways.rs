@@ -6,6 +6,7 @@
 //! it is idempotent and no part of its response has been passed on.
 
 mod age;
+mod beside;
 mod choice;
 mod comparing;
 #[cfg(test)]
@@ -41,6 +42,7 @@ use crate::stage::{Stage, refuse_reserved};
 use crate::status::{Opened, SessionStatus};
 use crate::transport::{Dial, Target};
 use crate::{versions, warm_up};
+use beside::Beside;
 use choice::{WayGroup, observe};
 use of_key::OfKeys;
 use refuge::{Checks, Left};
@@ -161,6 +163,8 @@ struct PoolSlot {
     doubts: Cell<[Option<Instant>; 2]>,
     /// True if the session was opened for exchanges that may move to it.
     is_spare: Cell<bool>,
+    /// The session that is opened beside this one while it has stalled.
+    beside: Cell<Weak<Beside>>,
     /// The task that replaces the session when it is old.
     _rotation: Option<Task>,
     /// The task that learns the speed of the session's path.
@@ -325,6 +329,7 @@ impl Gateways {
             doubted: Rc::default(),
             doubts: Cell::default(),
             is_spare: Cell::new(false),
+            beside: Cell::default(),
             _rotation: rotation,
             _speed: speed,
         }

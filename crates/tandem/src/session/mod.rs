@@ -13,9 +13,11 @@ mod path_timeout;
 mod path_watch;
 mod rested;
 mod silence;
+mod stall;
 pub mod streams;
 
 pub use path_watch::PathWaiter;
+pub use silence::Probing;
 
 use std::cell::Cell;
 use std::future::Future;
@@ -143,17 +145,21 @@ pub trait SessionEvents {
     fn answers<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>>;
 
     /// Watches the path for an exchange whose request is sent now, until the value is dropped.
-    /// Returns `None` for a session over TCP.
-    fn watch_path(&self) -> Option<PathWaiter>;
+    /// Returns `None` if the path counts nothing that arrives.
+    fn watch_path(&self, probing: Probing) -> Option<PathWaiter>;
 
-    /// Resolves if the other end falls silent while an exchange waits: no datagram arrives, not
-    /// even after probes. Another way may be needed, and [`SessionEvents::dies`] tells whether it
-    /// is. Never resolves for a session over TCP.
+    /// Resolves if the other end falls silent while an exchange waits. Over datagrams, none
+    /// arrives, not even after probes: another way may be needed, and [`SessionEvents::dies`] tells
+    /// whether it is. Over TCP, bytes that were sent had no acknowledgement for some round trips.
+    /// Never resolves if nothing is counted.
     fn silent<'a>(&'a self) -> LocalBoxFuture<'a, ()>;
 
     /// Resolves after [`SessionEvents::silent`]: to true once enough probes have had no answer, and
     /// to false if a datagram has arrived.
     fn dies<'a>(&'a self) -> LocalBoxFuture<'a, bool>;
+
+    /// Resolves after [`SessionEvents::silent`], once the path delivers again.
+    fn recovers<'a>(&'a self) -> LocalBoxFuture<'a, ()>;
 }
 
 /// Returns true if a session may send the request before the handshake of its carrier is over. An

@@ -1,5 +1,6 @@
 //! The observation of a session's path while exchanges are under way: [`silence`](super::silence)
-//! decides, and this module sends the probes. Sessions of all protocols share it.
+//! decides for datagrams, [`stall`](super::stall) for TCP, and this module sends the probes.
+//! Sessions of all protocols share it.
 //!
 //! A task of its own looks at the path while exchanges wait. An exchange cannot look for the
 //! others, since its future rests while the reader of its response takes no more.
@@ -12,7 +13,8 @@ use tokio::sync::Notify;
 
 use super::Task;
 use super::rested::Heard;
-use super::silence::{PathState, Silence};
+use super::silence::{PathState, Probing, Silence};
+use super::stall::Stall;
 use crate::error::Error;
 use crate::path::Facts;
 
@@ -45,10 +47,30 @@ pub(super) fn datagrams_received(path: &dyn WatchedPath) -> Option<u64> {
     path.facts()?.datagrams_received()
 }
 
-/// The observation of a path that carries datagrams.
+/// The count by which a path shows that something has arrived.
+enum Arrivals {
+    /// The datagrams that have arrived.
+    Datagrams(u64),
+    /// The bytes of a TCP connection that have arrived or were acknowledged.
+    Bytes(u64),
+}
+
+/// Returns the count of a path, or `None` if nothing is counted.
+fn arrivals(facts: &dyn Facts) -> Option<Arrivals> {
+    if let Some(count) = facts.datagrams_received() {
+        return Some(Arrivals::Datagrams(count));
+    }
+    let bytes = facts.bytes_received()?;
+    Some(Arrivals::Bytes(bytes + facts.bytes_acknowledged()?))
+}
+
+/// The observation of a path.
 pub(super) struct PathWatch {
     path: Rc<dyn WatchedPath>,
+    /// The observation of a path over datagrams.
     silence: Cell<Silence>,
+    /// The observation of a path over TCP.
+    stall: Cell<Stall>,
     state: Cell<PathState>,
     /// The number of [`PathWaiter`]s.
     waiters: Cell<usize>,
@@ -90,6 +112,7 @@ impl PathWatch {
         Rc::new(Self {
             path,
             silence: Cell::new(Silence::new(now())),
+            stall: Cell::new(Stall::new(now())),
             state: Cell::new(PathState::Alive),
             waiters: Cell::new(0),
             task: Cell::default(),
@@ -99,12 +122,20 @@ impl PathWatch {
     }
 
     /// Watches the path for a new exchange, whose request reaches the carrier now. Returns `None`
-    /// if the path carries no datagrams, or does not exist.
-    pub(super) fn expect(self: &Rc<Self>) -> Option<PathWaiter> {
-        let (_, round_trip) = self.measure()?;
-        let mut silence = self.silence.get();
-        silence.expect(now(), round_trip);
-        self.silence.set(silence);
+    /// if the path counts nothing that arrives, or does not exist.
+    pub(super) fn expect(self: &Rc<Self>, probing: Probing) -> Option<PathWaiter> {
+        match self.measure()? {
+            (Arrivals::Datagrams(_), round_trip) => {
+                let mut silence = self.silence.get();
+                silence.expect(now(), round_trip, probing);
+                self.silence.set(silence);
+            }
+            (Arrivals::Bytes(count), _) => {
+                let mut stall = self.stall.get();
+                stall.expect(now(), count);
+                self.stall.set(stall);
+            }
+        }
         self.look()?;
         self.expected.notify_waiters();
         Some(self.wait())
@@ -121,7 +152,7 @@ impl PathWatch {
         PathWaiter(Rc::clone(self))
     }
 
-    /// Watches the path until its state is a wanted one. Never resolves without datagrams.
+    /// Watches the path until its state is a wanted one. Never resolves if nothing is counted.
     async fn until_state(self: &Rc<Self>, is_wanted: impl Fn(PathState) -> bool) -> PathState {
         // Nothing may have looked for a while.
         if self.look().is_none() {
@@ -137,34 +168,50 @@ impl PathWatch {
         }
     }
 
-    /// Looks at the path, and returns the time before the next look. Returns `None` if the path
-    /// carries no datagrams, or the session has ended.
+    /// Looks at the path, and returns the time before the next look. Returns `None` if nothing is
+    /// counted, or the session has ended.
     fn look(&self) -> Option<Duration> {
-        let (count, round_trip) = self.measure()?;
-        let mut silence = self.silence.get();
-        let look = silence.look(now(), count, round_trip);
-        self.silence.set(silence);
-        if look.probe {
+        let (state, probe, wait) = match self.measure()? {
+            (Arrivals::Datagrams(count), round_trip) => {
+                let mut silence = self.silence.get();
+                let look = silence.look(now(), count, round_trip);
+                self.silence.set(silence);
+                (look.state, look.probe, look.wait)
+            }
+            (Arrivals::Bytes(count), answer) => {
+                let mut stall = self.stall.get();
+                let look = stall.look(now(), count, answer);
+                self.stall.set(stall);
+                let state = match look.is_stalled {
+                    true => PathState::Dead,
+                    false => PathState::Alive,
+                };
+                (state, look.probe, look.wait)
+            }
+        };
+        if probe {
             // Probes may wait behind a full window of the carrier, and leave together. The
             // repetitions of the carrier are the probes then.
             self.path.probe();
         }
-        if self.state.replace(look.state) != look.state {
+        if self.state.replace(state) != state {
             self.changed.notify_waiters();
         }
-        Some(look.wait)
+        Some(wait)
     }
 
-    /// Returns the number of received datagrams and the round trip. Returns `None` if the path
-    /// carries no datagrams, or does not exist.
-    fn measure(&self) -> Option<(u64, Duration)> {
+    /// Returns the count of what has arrived, and the round trip. Over TCP, the latter is the time
+    /// until the other end's first bytes. Returns `None` if nothing is counted, or the path does
+    /// not exist.
+    fn measure(&self) -> Option<(Arrivals, Duration)> {
         let facts = self.path.facts()?;
-        let count = facts.datagrams_received()?;
+        let arrivals = arrivals(&*facts)?;
         let round_trip = facts.smoothed_round_trip();
-        Some((count, round_trip.unwrap_or_else(|| self.path.answered_in())))
+        let round_trip = round_trip.unwrap_or_else(|| self.path.answered_in());
+        Some((arrivals, round_trip))
     }
 
-    /// Resolves once the path is silent. Never resolves without datagrams.
+    /// Resolves once the path is silent, or has stalled. Never resolves if nothing is counted.
     pub(super) async fn until_silent(self: &Rc<Self>) {
         self.until_state(|state| state >= PathState::Silent).await;
     }
@@ -174,6 +221,11 @@ impl PathWatch {
     pub(super) async fn until_dead(self: &Rc<Self>) -> bool {
         let state = self.until_state(|state| state != PathState::Silent);
         state.await == PathState::Dead
+    }
+
+    /// Resolves once the path delivers again.
+    pub(super) async fn until_alive(self: &Rc<Self>) {
+        self.until_state(|state| state == PathState::Alive).await;
     }
 
     /// Probes the other end, and waits until a datagram has arrived since.

@@ -20,10 +20,16 @@
 
 use std::time::{Duration, Instant};
 
-/// The least time without a datagram after which a path is silent.
+/// The least time without a datagram after which a path is silent, if another way is dialled then.
 const LEAST: Duration = Duration::from_millis(240);
+/// The least time if there is no other way. Probes follow each other after an eighth of it. They
+/// only find out whether the other end still knows the connection. A gateway that restarts refuses
+/// them for a moment, and the third refusal ends the connection.
+const LEAST_ALONE: Duration = Duration::from_secs(8);
 /// The longest time before a probe.
 const MOST: Duration = Duration::from_secs(20);
+/// The most datagrams of a carrier that keeps the path alive.
+const KEEP_ALIVE: u64 = 2;
 /// The probes without an answer that show a dead path. At a loss of 10 % in each direction, all are
 /// lost in one of 20,000 cases.
 const PROBES: u32 = 6;
@@ -33,6 +39,16 @@ const ACK_DELAY: Duration = Duration::from_millis(25);
 const RARELY: Duration = Duration::from_secs(1);
 /// The time for which a path stays dead without further probes.
 const DEAD_MEMORY: Duration = Duration::from_secs(5);
+
+/// The purpose of the probes of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probing {
+    /// Exchanges move to another way once the path is dead.
+    Eager,
+    /// The client looks for a sign that the gateway has lost the connection, which responds to a
+    /// probe. No other way could carry the exchanges.
+    Alone,
+}
 
 /// The state of a path, as far as its probes show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,10 +104,22 @@ struct Probes {
 }
 
 /// The round trip of the path.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct RoundTrip {
     smoothed: Duration,
     variation: Duration,
+    /// The least time without a datagram after which the path is silent.
+    least: Duration,
+}
+
+impl Default for RoundTrip {
+    fn default() -> Self {
+        Self {
+            smoothed: Duration::ZERO,
+            variation: Duration::ZERO,
+            least: LEAST,
+        }
+    }
 }
 
 impl RoundTrip {
@@ -114,14 +142,14 @@ impl RoundTrip {
 
     /// Returns the shortest time without a datagram before a probe, and between probes.
     fn step(self) -> Duration {
-        LEAST.max(2 * self.smoothed) / 8
+        self.least.max(2 * self.smoothed) / 8
     }
 
     /// Returns the time after which a path without datagrams is silent.
     fn limit(self) -> Duration {
         (2 * self.smoothed)
             .max(self.answer() + 2 * self.step())
-            .max(LEAST)
+            .max(self.least)
     }
 }
 
@@ -142,8 +170,12 @@ impl Silence {
 
     /// Notes that an exchange begins, whose request reaches the carrier now. Requests beside others
     /// do not delay the verdict.
-    pub(super) fn expect(&mut self, now: Instant, round_trip: Duration) {
+    pub(super) fn expect(&mut self, now: Instant, round_trip: Duration, probing: Probing) {
         self.round_trip.note(round_trip);
+        self.round_trip.least = match probing {
+            Probing::Eager => LEAST,
+            Probing::Alone => LEAST_ALONE,
+        };
         if self.has_rested(now) {
             self.probes = Probes::default();
         }
@@ -163,10 +195,14 @@ impl Silence {
         self.round_trip.note(round_trip);
         let step = self.round_trip.step();
         let has_rested = self.has_rested(now);
+        let is_alone = self.round_trip.least == LEAST_ALONE;
         if count != self.count || has_rested {
+            let few = count.wrapping_sub(self.count) <= KEEP_ALIVE;
             self.quiet = match self.probes.last {
                 _ if has_rested => step,
                 Some(_) if self.probes.is_extra => (2 * self.quiet).min(MOST).max(step),
+                // The carrier keeps an idle tunnel alive, and further probes would be of no use.
+                None if few && is_alone => self.quiet,
                 _ if self.looked_at < self.settles => self.quiet,
                 _ => (self.quiet / 2).max(step),
             };
@@ -180,9 +216,10 @@ impl Silence {
         }
         let state = self.state(now);
         let next = self.next_event(state);
-        // A datagram is noticed late by half of the time before a probe at most.
+        // A datagram is noticed late by half of the time before a probe at most. An idle tunnel
+        // wakes nothing for that if there is no other way.
         let mut wait = next.saturating_duration_since(now);
-        if self.probes.sent == 0 {
+        if self.probes.sent == 0 && (!is_alone || self.quiet <= step) {
             wait = wait.min(self.quiet.max(step) / 2);
         } else if state == PathState::Dead && self.settles > now {
             wait = wait.min(self.settles - now);
@@ -214,7 +251,7 @@ impl Silence {
     /// dialled.
     fn has_rested(&self, now: Instant) -> bool {
         let late = match self.probes.sent < PROBES {
-            true => LEAST.max(2 * self.round_trip.smoothed) / 2,
+            true => self.round_trip.least.max(2 * self.round_trip.smoothed) / 2,
             false => DEAD_MEMORY,
         };
         now > self.due + late

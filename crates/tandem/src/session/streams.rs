@@ -26,7 +26,7 @@ use super::admission::ClientAdmission;
 use super::http1::{Http1Client, Http1Server, Http1Session};
 use super::path_watch::{PathWaiter, PathWatch, WatchedPath, datagrams_received};
 use super::rested::{Heard, Rests};
-use super::{Connect, Connected, Drain, Serve, SessionEvents, SessionState, Task};
+use super::{Connect, Connected, Drain, Probing, Serve, SessionEvents, SessionState, Task};
 use crate::carrier::{
     Carrier, CarrierFuture, CarrierStream, Code, Direction, LocalBoxFuture, Streams,
 };
@@ -545,8 +545,8 @@ impl SessionEvents for StreamsClient {
         })
     }
 
-    fn watch_path(&self) -> Option<PathWaiter> {
-        self.path_watch.expect()
+    fn watch_path(&self, probing: Probing) -> Option<PathWaiter> {
+        self.path_watch.expect(probing)
     }
 
     fn silent<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
@@ -555,5 +555,9 @@ impl SessionEvents for StreamsClient {
 
     fn dies<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
         Box::pin(async { !self.is_established() || self.path_watch.until_dead().await })
+    }
+
+    fn recovers<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
+        Box::pin(self.path_watch.until_alive())
     }
 }

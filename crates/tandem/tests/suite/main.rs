@@ -56,6 +56,8 @@ mod roundtrips;
 mod routes;
 mod solo;
 mod spdy;
+#[cfg(target_os = "linux")]
+mod stalled;
 mod stopped_tunnels;
 mod submission_bounds;
 mod submission_server;

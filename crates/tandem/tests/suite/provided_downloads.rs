@@ -10,6 +10,7 @@ use crate::certificates::Certificates;
 use crate::file_origin::{FileOrigin, FileRules, start_of};
 use crate::harness::{Client, Scene, request};
 use crate::provided::{start_client, start_gateway, stop};
+use crate::provided_lives::{Mortal, NOTICE};
 use crate::provided_ways::Ways;
 
 /// Requests a file, and reads its first half.
@@ -108,6 +109,21 @@ fn slow_origin_keeps_its_download_on_udp() {
     assert_eq!(answer.body, [b'x'; SIZE]);
     assert!(ways.is_over_udp());
     ways.stop();
+}
+
+#[test]
+fn download_goes_on_after_a_kill_of_the_gateway() {
+    let pair = Mortal::start("download-killed");
+    let origin = FileOrigin::start(FileRules::default());
+    let mut browser = begin(pair.http, &origin);
+    let pair = pair.replace_gateway();
+    let longest = finish(&mut browser, &origin);
+    println!("{NAME}: the next byte came after {longest:?}");
+    assert!(longest < NOTICE, "{longest:?}");
+    assert_eq!(origin.range(), None);
+    assert!(start_of(origin.range()) >= origin.file().len() / 2);
+    assert!(origin.is_done(), "one request suffices");
+    pair.stop();
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub(crate) mod pairs;
 pub(crate) mod paths;
 pub(crate) mod provided;
 mod provided_downloads;
-mod provided_lives;
+pub(crate) mod provided_lives;
 mod provided_resume;
 mod provided_scenes;
 mod provided_shared;

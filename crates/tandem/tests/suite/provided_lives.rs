@@ -1,9 +1,15 @@
 //! The lives of connections: restarts, reloads, drains and shared ports.
 
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use tandem::runtime::Running;
 
 use crate::certificates::Certificates;
 use crate::harness::{Client, PATIENCE, Scene, block_on, endpoint, gateway_options, request};
+use crate::paths::Forwarder;
 use crate::provided::{
     OK, listener, start_client, start_client_of, start_gateway, start_gateway_everywhere, stop,
 };
@@ -36,6 +42,79 @@ fn client_fails_when_the_gateway_ends_and_recovers() {
     let (again, _) = start_gateway(&certificates, address.port(), |_| {});
     assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
     stop([client, again]);
+}
+
+/// The time within which a client notices that its gateway was killed. A keep-alive of the
+/// connection would find it after 20 s.
+pub(crate) const NOTICE: Duration = Duration::from_secs(10);
+
+/// A gateway that can be killed, its client, and the path between them.
+pub(crate) struct Mortal {
+    certificates: Certificates,
+    path: Forwarder,
+    gateway: Running,
+    address: SocketAddr,
+    client: Running,
+    pub(crate) http: SocketAddr,
+}
+
+impl Mortal {
+    pub(crate) fn start(name: &str) -> Self {
+        let certificates = Certificates::new(&format!("{NAME}-{name}"));
+        let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+        let path = Forwarder::to(address);
+        let (client, http) = start_client(&certificates, path.address, |_| {});
+        Self {
+            certificates,
+            path,
+            gateway,
+            address,
+            client,
+            http,
+        }
+    }
+
+    /// Ends the gateway without a farewell, and starts another one at its address. The system has
+    /// refused no datagram.
+    pub(crate) fn replace_gateway(self) -> Self {
+        self.path.mute();
+        stop([self.gateway]);
+        let (gateway, _) = start_gateway(&self.certificates, self.address.port(), |_| {});
+        self.path.unmute();
+        Self { gateway, ..self }
+    }
+
+    pub(crate) fn stop(self) {
+        stop([self.client, self.gateway]);
+    }
+}
+
+/// The gateway has acknowledged the request, so that no datagram of the client waits for an answer.
+#[test]
+fn waiting_request_moves_to_the_gateway_after_a_kill() {
+    let pair = Mortal::start("killed");
+    let (tell, told) = mpsc::channel();
+    let (tell, requests) = (Mutex::new(tell), AtomicUsize::new(0));
+    let origin = Scene::new(move |_, mut client| {
+        if client.request().is_some() {
+            tell.lock().unwrap().send(()).unwrap();
+            if requests.fetch_add(1, Ordering::SeqCst) == 0 {
+                client.request_ends();
+            } else {
+                client.send(OK);
+            }
+        }
+    });
+    let mut browser = Client::to(pair.http);
+    browser.send(request("GET", &origin.url("/"), ""));
+    told.recv_timeout(PATIENCE).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let pair = pair.replace_gateway();
+    let begun = Instant::now();
+    assert_eq!(browser.answer("GET").body, b"ok");
+    println!("{NAME}: the answer came after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < NOTICE, "{:?}", begun.elapsed());
+    pair.stop();
 }
 
 #[test]

@@ -66,8 +66,17 @@ impl Forwarder {
 
     /// Drops all datagrams of the present clients.
     pub(crate) fn mute(&self) {
+        self.set_muted(true);
+    }
+
+    /// Passes the datagrams of the present clients again.
+    pub(crate) fn unmute(&self) {
+        self.set_muted(false);
+    }
+
+    fn set_muted(&self, is_muted: bool) {
         for (_, muted) in self.outer.lock().unwrap().values() {
-            muted.store(true, Ordering::SeqCst);
+            muted.store(is_muted, Ordering::SeqCst);
         }
     }
 }

@@ -96,7 +96,7 @@ fn broken_download_goes_on_by_the_last_configuration() {
 }
 
 #[test]
-fn broken_download_ends_if_a_reload_removes_its_gateway() {
+fn broken_download_ends_without_its_gateway() {
     let (_gateway, gateway) = start_gateway(gateway_options());
     let way = Way::to(gateway);
     let options = client_options(&format!("h2+tcp://{}", way.address));

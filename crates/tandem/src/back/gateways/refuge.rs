@@ -36,7 +36,7 @@ use crate::back::ways::{Network, STAGGER};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
 use crate::metrics::METRICS;
-use crate::session::{Connected, PathWaiter};
+use crate::session::{Connected, PathWaiter, Probing};
 pub(super) use check::Checks;
 use check::{AGAIN, Check, Outcome};
 
@@ -145,8 +145,8 @@ impl Doubted {
 }
 
 impl Gateways {
-    /// Resolves when an exchange should move from a session that has fallen silent: another way has
-    /// answered, and `may_move` permits it.
+    /// Resolves when an exchange should move from a session that has fallen silent: another way, or
+    /// another session over TCP, has answered, and `may_move` permits it.
     pub(super) async fn leave(
         &self,
         isolation: &Isolation,
@@ -155,7 +155,9 @@ impl Gateways {
         may_move: impl Fn() -> bool,
     ) -> Left {
         let Some(other) = self.refuge(index) else {
-            return std::future::pending().await;
+            self.leave_stalled(isolation, index, session, &may_move)
+                .await;
+            return Left::Silent;
         };
         let throttled = async {
             self.until_throttled(index).await;
@@ -403,7 +405,12 @@ impl Gateways {
     }
 
     /// Returns true if a key has another session by this way, or none.
-    fn has_left(&self, isolation: &Isolation, index: usize, session: &Rc<dyn Connected>) -> bool {
+    pub(super) fn has_left(
+        &self,
+        isolation: &Isolation,
+        index: usize,
+        session: &Rc<dyn Connected>,
+    ) -> bool {
         let slots = self.slots.borrow();
         let slot = slots.get(&(isolation.clone(), index));
         slot.is_none_or(|slot| !Rc::ptr_eq(&slot.current, session))
@@ -425,7 +432,7 @@ impl Gateways {
             }
         }
         if watched.is_none() {
-            *watched = session.watch_path();
+            *watched = session.watch_path(Probing::Eager);
         }
         session.silent().await;
     }
@@ -528,7 +535,7 @@ async fn until_answered(pool: &Weak<Gateways>, key: &(Isolation, usize)) -> bool
 
 /// Resolves once an exchange may move. Its reader permits that with the head of the response, and
 /// polls the exchange again then.
-async fn until_permitted(may_move: &impl Fn() -> bool) {
+pub(super) async fn until_permitted(may_move: &impl Fn() -> bool) {
     let permitted = poll_fn(|_| match may_move() {
         true => Poll::Ready(()),
         false => Poll::Pending,

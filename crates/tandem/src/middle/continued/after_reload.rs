@@ -48,8 +48,8 @@ impl AfterReload {
     }
 }
 
-/// Returns the error of a rest that no gateway of the new configuration brings. No further attempt
-/// follows.
+/// Returns the error of a rest for which the new configuration has no gateway. It permits no other
+/// attempt.
 fn no_way() -> Error {
     let detail = "after a reload, no gateway of the client continues this download";
     Error::new(Kind::Unreachable, Side::Local, detail)

@@ -23,7 +23,9 @@ use crate::carrier::{Carrier, CarrierFuture, LocalBoxFuture};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, SessionMark, Sink};
 use crate::path::{Facts, Path};
-use crate::session::{Connected, PathWaiter, SessionEvents, SessionState, Task, check_protocol};
+use crate::session::{
+    Connected, PathWaiter, Probing, SessionEvents, SessionState, Task, check_protocol,
+};
 
 /// The client end of one HTTP/1.1 connection.
 pub struct Http1Client {
@@ -547,7 +549,7 @@ impl SessionEvents for Http1Client {
         self.established()
     }
 
-    fn watch_path(&self) -> Option<PathWaiter> {
+    fn watch_path(&self, _: Probing) -> Option<PathWaiter> {
         None
     }
 
@@ -556,6 +558,10 @@ impl SessionEvents for Http1Client {
     }
 
     fn dies<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
+        Box::pin(std::future::pending())
+    }
+
+    fn recovers<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
         Box::pin(std::future::pending())
     }
 }

@@ -26,7 +26,9 @@ use crate::session::admission::{ClientAdmission, foreign_challenge};
 use crate::session::http1::DECLINED;
 use crate::session::path_watch::{PathWaiter, PathWatch, WatchedPath, datagrams_received};
 use crate::session::rested::{Heard, Rests};
-use crate::session::{Connected, SessionEvents, SessionState, Task, check_protocol, may_be_early};
+use crate::session::{
+    Connected, Probing, SessionEvents, SessionState, Task, check_protocol, may_be_early,
+};
 
 /// A multiplexed session that is open or being opened. Dropping it drains and closes the session.
 pub struct MuxClient {
@@ -35,7 +37,7 @@ pub struct MuxClient {
     admission: ClientAdmission,
     /// The times without input, for [`SessionEvents::lost`].
     rests: Rests,
-    /// The observation of a path that carries datagrams, for [`SessionEvents::silent`].
+    /// The observation of the path, for [`SessionEvents::silent`].
     path_watch: Rc<PathWatch>,
 }
 
@@ -326,8 +328,8 @@ impl SessionEvents for MuxClient {
         }))
     }
 
-    fn watch_path(&self) -> Option<PathWaiter> {
-        self.path_watch.expect()
+    fn watch_path(&self, probing: Probing) -> Option<PathWaiter> {
+        self.path_watch.expect(probing)
     }
 
     fn silent<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
@@ -336,6 +338,10 @@ impl SessionEvents for MuxClient {
 
     fn dies<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
         Box::pin(async { !self.is_established() || self.path_watch.until_dead().await })
+    }
+
+    fn recovers<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
+        Box::pin(self.path_watch.until_alive())
     }
 
     fn answers<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {

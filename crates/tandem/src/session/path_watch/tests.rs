@@ -100,7 +100,7 @@ fn paused_exchange_does_not_stop_the_watch() {
 #[test]
 fn watch_ends_with_its_last_waiter() {
     run(|_path, watch| async move {
-        let watched = watch.expect().expect("a path");
+        let watched = watch.expect(Probing::Eager).expect("a path");
         let mut paused: LocalBoxFuture<'_, ()> = Box::pin(watch.until_silent());
         poll_once(&mut paused).await;
         tokio::task::yield_now().await;
@@ -115,13 +115,13 @@ fn watch_ends_with_its_last_waiter() {
 #[test]
 fn watch_ends_with_its_session() {
     run(|path, watch| async move {
-        let watched = watch.expect().expect("a path");
+        let watched = watch.expect(Probing::Eager).expect("a path");
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(Rc::strong_count(&watch), 3);
         path.has_ended.set(true);
         tokio::time::sleep(Duration::from_secs(30)).await;
         assert_eq!(Rc::strong_count(&watch), 2);
-        assert!(watch.expect().is_none());
+        assert!(watch.expect(Probing::Eager).is_none());
         drop(watched);
     });
 }

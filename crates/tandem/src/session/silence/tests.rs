@@ -78,7 +78,7 @@ impl Scene {
             loses: |_| false,
             probes: 0,
         };
-        this.silence.expect(now, this.smoothed);
+        this.silence.expect(now, this.smoothed, Probing::Eager);
         this.send(now, 0);
         this
     }
@@ -142,7 +142,7 @@ impl Scene {
             Load::Poll => {}
             Load::Requests(every) => {
                 self.next_load = self.now + every;
-                self.silence.expect(self.now, self.smoothed);
+                self.silence.expect(self.now, self.smoothed, Probing::Eager);
                 self.send(self.now, 0);
                 self.next_look = self.now;
             }
@@ -337,7 +337,9 @@ fn request_with_a_soon_response_costs_few_probes() {
         assert_eq!(scene.pass(60 * SECOND), [None; 2]);
         // Another request, after a while without one.
         (scene.now, scene.load) = (scene.now + 60 * SECOND, Load::Poll);
-        scene.silence.expect(scene.now, scene.smoothed);
+        scene
+            .silence
+            .expect(scene.now, scene.smoothed, Probing::Eager);
         scene.send(scene.now, 0);
         (scene.next_look, scene.probes) = (scene.now, 0);
         assert_eq!(scene.pass(link.round_trip + ACK_DELAY), [None; 2]);
@@ -366,7 +368,7 @@ fn round_trip_beyond_the_limits_is_watched_too() {
     let begun = Instant::now();
     for round_trip in [80 * SECOND, 100 * SECOND, 3600 * SECOND] {
         let mut silence = Silence::new(begun);
-        silence.expect(begun, round_trip);
+        silence.expect(begun, round_trip, Probing::Eager);
         let mut now = begun;
         for count in 0..20 {
             now += silence.look(now, count, round_trip).wait;
@@ -385,7 +387,9 @@ fn rest_without_exchanges_is_no_silence() {
     assert!(scene.silence.probes.sent > 0);
     // The exchange has ended, and the next one comes after a minute.
     scene.now += 60 * SECOND;
-    scene.silence.expect(scene.now, scene.smoothed);
+    scene
+        .silence
+        .expect(scene.now, scene.smoothed, Probing::Eager);
     let look = scene.silence.look(scene.now, scene.count, scene.smoothed);
     assert_eq!((look.state, look.probe), (PathState::Alive, false));
 }
@@ -414,7 +418,9 @@ fn dead_path_stays_dead_for_later_requests() {
         (60 * SECOND, PathState::Alive, false),
     ] {
         scene.now += later;
-        scene.silence.expect(scene.now, scene.smoothed);
+        scene
+            .silence
+            .expect(scene.now, scene.smoothed, Probing::Eager);
         let look = scene.silence.look(scene.now, scene.count, scene.smoothed);
         assert_eq!((look.state, look.probe), (state, probe));
     }
@@ -471,4 +477,65 @@ fn path_mostly_returns_before_tcp_after_a_gap_in_both() {
             "{round_trip} ms: {wins} of {gaps}"
         );
     }
+}
+
+/// Passes time over a live path without another way. Returns the times of the probes, each of which
+/// brings a datagram. The carrier keeps the path alive.
+fn pass_alone(silence: &mut Silence, begun: Instant, time: Duration) -> Vec<Duration> {
+    let (mut now, mut count, mut probes, mut looks) = (begun, 1, Vec::new(), 0);
+    let mut active = begun;
+    silence.expect(begun, 100 * MS, Probing::Alone);
+    while now < begun + time {
+        if now >= active + MOST {
+            (count, active) = (count + 2, now);
+        }
+        let look = silence.look(now, count, 100 * MS);
+        if look.probe {
+            (count, active) = (count + 1, now);
+            probes.push(now - begun);
+        }
+        assert_eq!(look.state, PathState::Alive);
+        looks += 1;
+        now += look.wait.min(active + MOST - now);
+    }
+    assert!(looks < 30 + time.as_secs() / 5, "{looks} looks");
+    probes
+}
+
+#[test]
+fn lone_long_poll_costs_few_probes() {
+    let begun = Instant::now();
+    let mut silence = Silence::new(begun);
+    let probes = pass_alone(&mut silence, begun, 600 * SECOND);
+    let early = probes.iter().filter(|at| **at < 60 * SECOND).count();
+    assert!((5..=8).contains(&early), "{probes:?}");
+    assert!(probes.len() <= early + 2, "{probes:?}");
+}
+
+#[test]
+fn lone_download_is_probed_once_it_stops() {
+    let begun = Instant::now();
+    let mut silence = Silence::new(begun);
+    silence.expect(begun, 100 * MS, Probing::Alone);
+    let (mut now, mut count) = (begun, 0);
+    while now < begun + 60 * SECOND {
+        count += 10;
+        let look = silence.look(now, count, 100 * MS);
+        assert!(!look.probe, "datagrams arrive");
+        now += look.wait;
+    }
+    let stopped = now;
+    let mut probes = Vec::new();
+    while now < stopped + 5 * SECOND {
+        let look = silence.look(now, count, 100 * MS);
+        if look.probe {
+            probes.push(now - stopped);
+        }
+        now += look.wait;
+    }
+    assert!(probes[0] <= SECOND, "{probes:?}");
+    assert!(
+        probes.windows(2).all(|two| two[1] - two[0] <= RARELY),
+        "{probes:?}"
+    );
 }

@@ -217,6 +217,10 @@ impl FakeSession for OverWay {
         })
     }
 
+    fn recovers<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
+        Box::pin(self.until_works())
+    }
+
     fn answers<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async {
             count(&self.way.probes);
@@ -478,6 +482,7 @@ fn session_of_a_key_is_found_by_any_way() {
     });
 }
 
+mod beside;
 mod checks;
 mod downloads;
 mod refuge;
