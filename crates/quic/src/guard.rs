@@ -34,6 +34,9 @@ const WAITS: [Duration; 3] = [
 const MOVE_AGAIN: Duration = Duration::from_secs(1);
 /// The refusals in a row, without a datagram between them, that end a connection.
 const MAX_REFUSALS: u32 = 3;
+/// The least time between two of these refusals. A gateway that restarts refuses datagrams for a
+/// moment, in which quinn may repeat a probe several times.
+const REFUSE_AGAIN: Duration = Duration::from_secs(1);
 /// The most bytes of a datagram that only acknowledges.
 const SMALL: usize = 64;
 /// The most bytes that answer a probe.
@@ -50,6 +53,9 @@ pub(crate) struct Watch {
     traffic: AtomicU64,
     has_asked: Notify,
     refusals: AtomicU32,
+    /// The time of the last refusal that counts, in milliseconds after `start` and one. It is 0 if
+    /// a datagram has arrived since.
+    refused_at: AtomicU64,
     refused: Notify,
     /// True if the machine had no route for a datagram.
     is_lost: AtomicBool,
@@ -66,6 +72,7 @@ impl Watch {
             traffic: AtomicU64::new(0),
             has_asked: Notify::new(),
             refusals: AtomicU32::new(0),
+            refused_at: AtomicU64::new(0),
             refused: Notify::new(),
             is_lost: AtomicBool::new(false),
             failed: Notify::new(),
@@ -90,6 +97,18 @@ impl Watch {
         self.traffic.fetch_add(bytes as u64, Ordering::Relaxed);
         self.asked.store(0, Ordering::Relaxed);
         self.refusals.store(0, Ordering::Relaxed);
+        self.refused_at.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts a refusal at a time after `start`, unless another one came shortly before.
+    fn note_refusal(&self, at: Duration) {
+        let at = u64::try_from(at.as_millis()).unwrap_or(u64::MAX - 1) + 1;
+        let last = self.refused_at.load(Ordering::Relaxed);
+        let since = Duration::from_millis(at.saturating_sub(last));
+        if last == 0 || since >= REFUSE_AGAIN {
+            self.refused_at.store(at, Ordering::Relaxed);
+            self.refusals.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Notes an error of a socket. A datagram that was not sent for another reason counts as lost.
@@ -97,7 +116,7 @@ impl Watch {
         use io::ErrorKind as Kind;
         match error.kind() {
             Kind::ConnectionRefused => {
-                self.refusals.fetch_add(1, Ordering::Relaxed);
+                self.note_refusal(self.start.elapsed());
                 self.refused.notify_one();
             }
             Kind::HostUnreachable
@@ -274,11 +293,13 @@ mod tests {
     fn watch_counts_refusals_in_a_row() {
         let watch = Watch::new();
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
-        for _ in 0..2 {
-            watch.sent(1200);
-            watch.failed(&refused);
+        watch.sent(1200);
+        watch.failed(&refused);
+        // Those of one moment count once.
+        for (millis, count) in [(10, 1), (500, 1), (1900, 2), (2000, 2), (3500, 3)] {
+            watch.note_refusal(Duration::from_millis(millis));
+            assert_eq!(watch.refusals.load(Ordering::Relaxed), count, "{millis} ms");
         }
-        assert_eq!(watch.refusals.load(Ordering::Relaxed), 2);
         assert!(watch.asked().is_some());
         watch.heard(100);
         assert_eq!(watch.refusals.load(Ordering::Relaxed), 0);
