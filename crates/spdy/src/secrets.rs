@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn secret_part_of_an_address_begins_with_its_query_or_a_token() {
+    fn secrets_of_addresses_begin_with_queries_or_tokens() {
         for (address, public) in [
             ("/a?b=c", "/a?"),
             ("http://a/b", "http://a/b"),

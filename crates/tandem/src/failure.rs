@@ -127,7 +127,7 @@ pub fn is_refusal(head: &ResponseHead) -> bool {
 }
 
 /// Returns true if a proxy of the pair tells that a connection on the way failed or ended, or that
-/// it is busy, so that a later request may get its response.
+/// it is busy. A later request may then get its response.
 pub fn is_outage(head: &ResponseHead) -> bool {
     nearest_error(head).is_some_and(|(who, error)| {
         let is_own = SERVING_ROLES.iter().any(|role| role.as_str() == who);

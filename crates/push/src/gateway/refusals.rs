@@ -1,7 +1,7 @@
 //! The origins that refuse requests at present, by status 429 or 503.
 //!
-//! The gateway leaves a refused push to the browser, since many pushes at once may be its cause. The
-//! origin then gets a further request for each of them. After a few refusals in a row, to the
+//! The gateway leaves a refused push to the browser, since many pushes at once may cause refusals.
+//! The origin then gets another request for each of them. After a few refusals in a row, to the
 //! browser or to pushes, nothing is pushed from the origin for a while, and its fetches that have
 //! not begun end. A single resource that always fails has no such effect.
 

@@ -296,7 +296,8 @@ fn redirect_of_an_unrepeatable_request_is_left() {
     }
 }
 
-/// `Sec-Fetch-Storage-Access` does not come from a script. The client compares it if `Vary` names it.
+/// `Sec-Fetch-Storage-Access` does not come from a script. The client compares it if `Vary` names
+/// it.
 #[test]
 fn redirect_with_storage_access_is_followed() {
     let target = ("http://a.test/once", page("text/plain", "x"));
