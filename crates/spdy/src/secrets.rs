@@ -3,7 +3,7 @@
 //! A page can make a browser send guesses in addresses of its choice. An observer who sees the
 //! lengths of frames finds each secret that the compressor matches a guess against (CRIME).
 
-use memchr::{memchr, memmem};
+use memchr::memchr;
 
 /// Names whose values are addresses.
 const ADDRESSES: [&[u8]; 4] = [b":path", b"referer", b"location", b"content-location"];
@@ -12,30 +12,28 @@ const ADDRESSES: [&[u8]; 4] = [b":path", b"referer", b"location", b"content-loca
 #[rustfmt::skip]
 const PUBLIC_NAMES: &[&[u8]] = &[
     b"age", b"allow", b"alt-svc", b"cache-control", b"cache-status", b"cdn-cache-control",
-    b"clear-site-data", b"connection", b"content-digest", b"critical-ch",
-    b"cross-origin-embedder-policy", b"cross-origin-opener-policy",
-    b"cross-origin-resource-policy", b"date", b"device-memory", b"digest", b"dnt",
-    b"document-policy", b"downlink", b"dpr", b"early-data", b"ect", b"etag", b"expect", b"expires",
-    b"from", b"host", b"if-match", b"if-modified-since", b"if-none-match", b"if-range",
-    b"if-unmodified-since", b"keep-alive", b"last-modified", b"link", b"max-forwards", b"nel",
-    b"origin", b"p3p", b"permissions-policy", b"pragma", b"priority", b"proxy-status", b"purpose",
-    b"range", b"referrer-policy", b"refresh", b"report-to", b"reporting-endpoints", b"repr-digest",
-    b"retry-after", b"rtt", b"save-data", b"server", b"server-timing", b"service-worker",
-    b"service-worker-allowed", b"sourcemap", b"speculation-rules", b"status",
-    b"strict-transport-security", b"te", b"timing-allow-origin", b"trailer", b"transfer-encoding",
-    b"upgrade", b"upgrade-insecure-requests", b"user-agent", b"vary", b"via", b"viewport-width",
-    b"want-content-digest", b"want-repr-digest", b"warning", b"width", b"x-cache", b"x-cache-hits",
-    b"x-content-type-options", b"x-dns-prefetch-control", b"x-download-options",
-    b"x-frame-options", b"x-permitted-cross-domain-policies", b"x-powered-by", b"x-requested-with",
-    b"x-robots-tag", b"x-served-by", b"x-ua-compatible", b"x-varnish", b"x-xss-protection",
+    b"clear-site-data", b"connection", b"content-digest", b"cross-origin-embedder-policy",
+    b"cross-origin-opener-policy", b"cross-origin-resource-policy", b"date", b"digest", b"dnt",
+    b"early-data", b"etag", b"expect", b"expires", b"from", b"host", b"if-match",
+    b"if-modified-since", b"if-none-match", b"if-range", b"if-unmodified-since", b"keep-alive",
+    b"last-modified", b"max-forwards", b"nel", b"origin", b"permissions-policy", b"pragma",
+    b"priority", b"proxy-status", b"purpose", b"range", b"referrer-policy", b"report-to",
+    b"reporting-endpoints", b"repr-digest", b"retry-after", b"save-data", b"server",
+    b"server-timing", b"status", b"strict-transport-security", b"te", b"timing-allow-origin",
+    b"trailer", b"transfer-encoding", b"upgrade", b"upgrade-insecure-requests", b"user-agent",
+    b"vary", b"via", b"want-content-digest", b"want-repr-digest", b"warning", b"x-cache",
+    b"x-cache-hits", b"x-content-type-options", b"x-frame-options", b"x-powered-by",
+    b"x-requested-with", b"x-robots-tag", b"x-served-by", b"x-ua-compatible", b"x-xss-protection",
 ];
 
 /// Beginnings of such names.
-const PUBLIC_BEGINNINGS: [&[u8]; 5] = [
+const PUBLIC_BEGINNINGS: [&[u8]; 7] = [
     b"accept",
     b"access-control-",
     b"content-",
-    b"sec-",
+    b"sec-ch-",
+    b"sec-fetch-",
+    b"sec-gpc",
     b"tandem-",
 ];
 
@@ -71,17 +69,19 @@ fn is_public(name: &[u8]) -> bool {
 
 /// Returns true if the name is that of a credential.
 fn is_credential(name: &[u8]) -> bool {
-    [&b"auth"[..], b"cookie", b"key", b"secret", b"token"]
-        .iter()
-        .any(|mark| memmem::find(name, mark).is_some())
+    const MARKS: [&[u8]; 5] = [b"auth", b"cookie", b"key", b"secret", b"token"];
+    let begins = |at| MARKS.iter().any(|mark| name[at..].starts_with(mark));
+    (0..name.len()).any(begins)
 }
 
 /// Returns the index of the first part of a path that may be a token.
 fn token(address: &[u8]) -> Option<usize> {
-    let host = memmem::find(address, b"://").map_or(0, |at| at + 3);
-    let path = match host {
-        0 => 0,
-        host => host + memchr(b'/', &address[host..])?,
+    let path = match memchr(b':', address) {
+        Some(colon) if address[colon..].starts_with(b"://") => {
+            let host = colon + 3;
+            host + memchr(b'/', &address[host..])?
+        }
+        _ => 0,
     };
     let (mut length, mut has_digit) = (0, false);
     for (at, byte) in address.iter().enumerate().skip(path) {
@@ -115,6 +115,9 @@ mod tests {
             "x-key",
             "x-amz-signature",
             "sec-websocket-key",
+            "sec-websocket-protocol",
+            "sec-session-response",
+            "link",
             "jwt",
         ] {
             assert_eq!(secret_part(name.as_bytes(), b"value"), 0, "{name}");

@@ -496,6 +496,24 @@ mod tests {
     }
 
     #[test]
+    fn sink_is_not_used_by_100_continue() {
+        let mut reply = Reply::generate(|mut sink| async move {
+            sink.send(Part::Hints(ResponseHead::new(100))).await;
+            assert!(!sink.is_used());
+            sink.send(Part::Hints(ResponseHead::new(103))).await;
+            assert!(sink.is_used());
+            sink.send(Part::Hints(ResponseHead::new(100))).await;
+            assert!(sink.is_used());
+            Ok(())
+        });
+        let mut count = 0;
+        while let Some(Ok(_)) = now(reply.part()) {
+            count += 1;
+        }
+        assert_eq!(count, 3);
+    }
+
+    #[test]
     fn reply_edits_heads_and_trailers_in_turn() {
         let first = |fields: &mut Fields| fields.push("a", "1");
         let second = |fields: &mut Fields| fields.set("a", "2");

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
 use crate::config::ConfigError;
-use crate::endpoint::{Endpoint, SessionKind};
+use crate::endpoint::Endpoint;
 use crate::roles::Role;
 use crate::services::Services;
 use crate::session::Drain;
@@ -73,13 +73,13 @@ pub struct Running {
 }
 
 /// The identity of a listener: the protocol, and the address as it is written in the endpoint. With
-/// port 0, each session protocol has a listener of its own.
-type ListenerKey = (Protocol, String, Option<SessionKind>);
+/// port 0, endpoints of other schemes have other listeners.
+type ListenerKey = (Protocol, String, Option<String>);
 
 fn key(role: &dyn Role, endpoint: &Endpoint) -> Result<ListenerKey, ConfigError> {
     let protocol = role.listening().transports.to_listen(endpoint)?.protocol();
-    let session = (endpoint.port == 0).then_some(endpoint.session);
-    Ok((protocol, endpoint.authority(), session))
+    let scheme = (endpoint.port == 0).then(|| endpoint.scheme());
+    Ok((protocol, endpoint.authority(), scheme))
 }
 
 impl std::fmt::Debug for Running {

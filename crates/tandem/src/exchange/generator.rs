@@ -49,7 +49,8 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Returns true once a part has been sent. The exchange can then not be sent again.
+    /// Returns true once a part has been sent, except `100 Continue`. The exchange can then not be
+    /// sent again.
     pub fn is_used(&self) -> bool {
         self.slot.used.get()
     }
@@ -92,7 +93,9 @@ impl Sink {
     /// Sends one part. The future resolves when the reader polls for the next part. It does not
     /// hold the part, since most exchanges contain several of these futures.
     pub fn send(&mut self, part: Part) -> impl Future<Output = ()> + '_ {
-        self.slot.used.set(true);
+        // A client may get several interim responses, and its body can be sent again.
+        let is_continue = matches!(&part, Part::Hints(head) if head.status == 100);
+        self.slot.used.set(self.slot.used.get() || !is_continue);
         self.slot.full.set(true);
         self.slot.part.set(Some(part));
         // The generator takes the part before it polls this future again, so one pending poll is

@@ -392,7 +392,7 @@ fn association_from_before_a_reload_opens_no_flow() {
     let mut options = client_options(&url);
     options.listen = vec![
         endpoint("http://127.0.0.1:0"),
-        endpoint("socks5://127.0.0.2:0"),
+        endpoint("socks5://127.0.0.1:0"),
     ];
     let (mut running, _, socks) = start_client(options.clone());
     let begin = || {
