@@ -1,19 +1,18 @@
 //! The pushes of pages that were of no use to several users.
 //!
 //! Some responses must not be pushed, or serve only a request that waits with the same fields. A
-//! push of such a resource often costs its origin a further request. The table counts these misses
-//! for each page. Once different users have met them, the resource is left to the browser for a
-//! while. A push whose response may be kept takes back one miss, since responses differ between
-//! users.
+//! push of such a resource often costs its origin a further request. The table counts the users of
+//! each page that met such a miss. Once enough different users have, the resource is left to the
+//! browser for a while. Responses differ between users: the count begins again once as many users
+//! got a response that may be kept. Fewer users change nothing for the others, so an outcome
+//! reveals no visit of a single user.
 
 use std::time::{Duration, Instant};
 
+use tandem_predict::crowd::Crowd;
 use tandem_predict::ids::IdMap;
 
-/// The misses, of different users, after which a resource is not pushed.
-const MISSES: u8 = 2;
-
-/// The time for which a resource is left to the browser after the last miss.
+/// The time for which a resource is left to the browser after the last miss of another user.
 const PERIOD: Duration = Duration::from_hours(1);
 
 /// The number of pages in a table. A table that is full starts again.
@@ -21,6 +20,9 @@ const MAX_PAGES: usize = 1 << 12;
 
 /// The number of resources that are counted for one page.
 const MAX_RESOURCES: usize = 64;
+
+/// The largest number of users that may have to meet a miss.
+const MAX_USERS: usize = 4;
 
 /// The useless pushes of pages, by numbers of the pages.
 #[derive(Debug, Default)]
@@ -33,65 +35,86 @@ pub struct UselessTable {
 struct Missed {
     /// The [`url_hash`](crate::wire::url_hash) of its URL.
     url: u32,
-    misses: u8,
-    /// The last user with a miss.
-    user: u64,
+    /// The users that met a miss.
+    users: Crowd<MAX_USERS>,
+    /// The users that got a response that may be kept, since the first miss.
+    served: Crowd<MAX_USERS>,
     until: Instant,
 }
 
+/// The outcome of a push that was made for a page.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// The number of the page.
+    pub page: u64,
+    /// The number of the user.
+    pub user: u64,
+    /// The hash of the URL of the pushed resource.
+    pub url: u32,
+    /// True if the push cost its origin a request for nothing.
+    pub is_useless: bool,
+}
+
 impl UselessTable {
-    /// Notes the outcome of a push that was made for a page. `url` is the hash of the URL of its
-    /// resource.
-    pub fn note(&mut self, now: Instant, page: u64, user: u64, url: u32, is_useless: bool) {
-        match is_useless {
-            true => self.note_miss(now, page, user, url),
-            false => self.take_back(page, url),
+    /// Notes the outcome of a push. `least_users` different users change an answer, and never
+    /// fewer.
+    pub fn note(&mut self, now: Instant, outcome: Outcome, least_users: u8) {
+        match outcome.is_useless {
+            true => self.note_miss(now, outcome),
+            false => self.note_served(outcome, least_users),
         }
     }
 
-    fn note_miss(&mut self, now: Instant, page: u64, user: u64, url: u32) {
+    fn note_miss(&mut self, now: Instant, outcome: Outcome) {
+        let Outcome {
+            page, user, url, ..
+        } = outcome;
         if self.pages.len() >= MAX_PAGES && !self.pages.contains_key(&page) {
             self.pages.clear();
         }
         let missed = self.pages.entry(page).or_default();
         missed.retain(|it| now < it.until);
         let until = now + PERIOD;
-        let Some(at) = missed.iter().position(|it| it.url == url) else {
-            if missed.len() < MAX_RESOURCES {
+        let at = missed.iter().position(|it| it.url == url);
+        let at = at.or_else(|| {
+            (missed.len() < MAX_RESOURCES).then(|| {
                 missed.push(Missed {
                     url,
-                    misses: 1,
-                    user,
+                    users: Crowd::default(),
+                    served: Crowd::default(),
                     until,
                 });
+                missed.len() - 1
+            })
+        });
+        if let Some(known) = at.and_then(|at| missed.get_mut(at))
+            && known.users.note(user)
+        {
+            known.until = until;
+        }
+    }
+
+    fn note_served(&mut self, outcome: Outcome, least_users: u8) {
+        let Some(missed) = self.pages.get_mut(&outcome.page) else {
+            return;
+        };
+        missed.retain_mut(|it| {
+            it.url != outcome.url || {
+                it.served.note(outcome.user);
+                it.served.count < least_users
             }
-            return;
-        };
-        let known = &mut missed[at];
-        if known.user != user {
-            known.misses = known.misses.saturating_add(1).min(MISSES);
-            (known.user, known.until) = (user, until);
-        }
-    }
-
-    fn take_back(&mut self, page: u64, url: u32) {
-        let Some(missed) = self.pages.get_mut(&page) else {
-            return;
-        };
-        for known in missed.iter_mut().filter(|it| it.url == url) {
-            known.misses -= 1;
-        }
-        missed.retain(|it| it.misses > 0);
+        });
         if missed.is_empty() {
-            self.pages.remove(&page);
+            self.pages.remove(&outcome.page);
         }
     }
 
-    /// Returns the URL hashes of the resources that are not to be pushed for a page.
-    pub fn of(&self, now: Instant, page: u64) -> Vec<u32> {
+    /// Returns the URL hashes of the resources that are not to be pushed for a page, since
+    /// `least_users` different users met a miss.
+    pub fn of(&self, now: Instant, page: u64, least_users: u8) -> Vec<u32> {
         let missed = self.pages.get(&page).into_iter().flatten();
         missed
-            .filter(|it| it.misses >= MISSES && now < it.until)
+            .filter(|it| it.users.count >= least_users && now < it.until)
             .map(|it| it.url)
             .collect()
     }
@@ -101,51 +124,70 @@ impl UselessTable {
 mod tests {
     use super::*;
 
+    /// Notes the outcome of a push for page 1, where three users change an answer.
+    fn note(table: &mut UselessTable, now: Instant, user: u64, url: u32, is_useless: bool) {
+        let outcome = Outcome {
+            page: 1,
+            user,
+            url,
+            is_useless,
+        };
+        table.note(now, outcome, 3);
+    }
+
     #[test]
-    fn table_names_pushes_that_several_users_missed() {
+    fn table_names_pushes_that_enough_users_missed() {
         let (mut table, now) = (UselessTable::default(), Instant::now());
-        for _ in 0..3 {
-            table.note(now, 1, 7, 5, true);
-            assert_eq!(table.of(now, 1), [], "one user");
+        for user in [7, 8, 7, 8, 7] {
+            note(&mut table, now, user, 5, true);
+            assert_eq!(table.of(now, 1, 3), [], "two users");
         }
-        table.note(now, 1, 8, 5, true);
-        assert_eq!(table.of(now, 1), [5]);
-        assert_eq!(table.of(now, 2), [], "another page");
+        note(&mut table, now, 9, 5, true);
+        assert_eq!(table.of(now, 1, 3), [5]);
+        assert_eq!(table.of(now, 1, 4), []);
+        assert_eq!(table.of(now, 2, 3), [], "another page");
         let end = now + PERIOD;
-        assert_eq!(table.of(end - Duration::from_secs(1), 1), [5]);
-        assert_eq!(table.of(end, 1), []);
-        table.note(end, 1, 9, 6, true);
+        note(&mut table, end - Duration::from_secs(1), 7, 5, true);
+        assert_eq!(table.of(end - Duration::from_secs(1), 1, 3), [5]);
+        assert_eq!(table.of(end, 1, 3), [], "one user prolongs nothing");
+        note(&mut table, end, 9, 6, true);
         assert_eq!(table.pages[&1].len(), 1, "old misses are forgotten");
     }
 
     #[test]
-    fn push_that_may_be_kept_takes_back_a_miss() {
+    fn enough_users_with_kept_responses_begin_the_count_again() {
         let (mut table, now) = (UselessTable::default(), Instant::now());
         for user in 0..9 {
-            table.note(now, 1, user, 5, true);
+            note(&mut table, now, user, 5, true);
         }
-        table.note(now, 1, 9, 6, false);
-        assert_eq!(table.of(now, 1), [5]);
-        table.note(now, 1, 9, 5, false);
-        assert_eq!(table.of(now, 1), []);
-        table.note(now, 1, 10, 5, true);
-        assert_eq!(table.of(now, 1), [5]);
-        for _ in 0..2 {
-            table.note(now, 1, 9, 5, false);
+        for user in [1, 2, 1, 2, 1] {
+            note(&mut table, now, user, 5, false);
+            note(&mut table, now, user + 9, 6, false);
+            assert_eq!(table.of(now, 1, 3), [5], "two users");
         }
-        table.note(now, 1, 9, 5, false);
+        note(&mut table, now, 3, 5, false);
         assert!(table.pages.is_empty());
+        for user in [1, 2] {
+            note(&mut table, now, user, 5, true);
+            assert_eq!(table.of(now, 1, 3), []);
+        }
     }
 
     #[test]
     fn useless_pushes_are_bounded() {
         let (mut table, now) = (UselessTable::default(), Instant::now());
         for url in 0..200 {
-            table.note(now, 1, 1, url, true);
+            note(&mut table, now, 1, url, true);
         }
         assert_eq!(table.pages[&1].len(), MAX_RESOURCES);
         for page in 0..2 * MAX_PAGES as u64 {
-            table.note(now, page, 1, 1, true);
+            let outcome = Outcome {
+                page,
+                user: 1,
+                url: 1,
+                is_useless: true,
+            };
+            table.note(now, outcome, 3);
             assert!(table.pages.len() <= MAX_PAGES);
         }
     }

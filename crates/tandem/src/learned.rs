@@ -22,7 +22,7 @@ use tandem_preload::split;
 use tandem_push::gateway::CopyLifetime;
 use tandem_push::next_pages::{NextPage, NextTable};
 use tandem_push::scripts::{Manner, ScriptTable};
-use tandem_push::useless_pushes::UselessTable;
+use tandem_push::useless_pushes::{Outcome, UselessTable};
 
 use crate::files::{beside, replace_private};
 
@@ -297,15 +297,22 @@ impl Learned {
 
     /// Notes the outcome of a push that was made for a user's page. `url` is the hash of its URL.
     pub fn note_push(&self, page: &str, user: u64, url: u32, is_useless: bool) {
-        let number = self.secret.hash_one(page);
+        let outcome = Outcome {
+            page: self.secret.hash_one(page),
+            user,
+            url,
+            is_useless,
+        };
+        let least_users = self.config.min_users;
         let table = &mut self.useless_table();
-        table.note(Instant::now(), number, user, url, is_useless);
+        table.note(Instant::now(), outcome, least_users);
     }
 
-    /// Returns the hashes of the URLs whose pushes were of no use to several users of a page.
+    /// Returns the hashes of the URLs whose pushes were of no use to enough users of a page.
     pub fn useless_pushes(&self, page: &str) -> Vec<u32> {
         let number = self.secret.hash_one(page);
-        self.useless_table().of(Instant::now(), number)
+        let table = self.useless_table();
+        table.of(Instant::now(), number, self.config.min_users)
     }
 
     fn useless_table(&self) -> MutexGuard<'_, UselessTable> {

@@ -39,9 +39,12 @@ impl Gateway {
         self.start_fetches(now);
     }
 
-    /// Notes whether the response of a push is of no use to the browser.
+    /// Notes whether the response of a push is of no use to the browser. A client that does not
+    /// report gets fewer responses, so its outcomes tell nothing about other users.
     pub(super) fn note_outcome(&mut self, id: FetchId, is_useless: bool) {
-        if let Some((page, url)) = self.page_and_resource(id) {
+        if self.companion.client_reports()
+            && let Some((page, url)) = self.page_and_resource(id)
+        {
             self.misses.note(page, url, is_useless);
         }
     }

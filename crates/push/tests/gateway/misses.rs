@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tandem_http::{RequestHead, Scheme};
-use tandem_push::gateway::{Carrier, Config, Output};
+use tandem_push::gateway::{Carrier, Config, Output, Predictor};
 use tandem_push::wire::Fate;
 
 use crate::needs::Needs;
@@ -125,11 +125,15 @@ fn own_request_ends_a_push_that_has_not_begun() {
 
 /// Returns the numbers of requests for the image of a page in sessions of different users. Each
 /// browser asks for the image with these fields once the promise has arrived.
-fn requests_by_users(answer: &Page, fields: &[(&str, &str)]) -> Vec<usize> {
+fn requests_by_users(
+    users: impl IntoIterator<Item = u64>,
+    answer: &Page,
+    fields: &[(&str, &str)],
+) -> Vec<usize> {
     let pages = [(PAGE, html("<img src=p.gif>")), (PIXEL, answer.clone())];
     let mut predictor = Needs::default();
     let mut counts = Vec::new();
-    for user in 0..4 {
+    for user in users {
         let mut pair = Pair::new(&pages).with_client(true);
         predictor.user = user;
         pair.predictor = Some(predictor);
@@ -143,18 +147,58 @@ fn requests_by_users(answer: &Page, fields: &[(&str, &str)]) -> Vec<usize> {
 }
 
 #[test]
-fn push_that_several_users_missed_is_not_made() {
+fn push_that_enough_users_missed_is_not_made() {
     // The browser has got a cookie meanwhile.
     let late: &[_] = &[("cookie", "late=1")];
+    let (missed, kept) = ([2, 2, 2, 1, 1, 1], [2; 6]);
     for (answer, fields, expected) in [
-        (refused(), &[][..], [2, 2, 1, 1]),
-        (no_store(), late, [2, 2, 1, 1]),
-        (no_store(), &[], [1, 1, 1, 1]),
+        (refused(), &[][..], missed),
+        (no_store(), late, missed),
+        (no_store(), &[], [1; 6]),
         // Other users may have the cookies of the push.
-        (image(), late, [2, 2, 2, 2]),
+        (image(), late, kept),
     ] {
-        let found = requests_by_users(&answer, fields);
+        let found = requests_by_users(0..6, &answer, fields);
         assert_eq!(found, expected, "{} {fields:?}", answer.status);
+    }
+}
+
+/// Otherwise one person could find out by two sessions whether another one has visited a page.
+#[test]
+fn misses_of_two_users_change_no_push() {
+    let found = requests_by_users([7, 8, 7, 8, 7, 8], &refused(), &[]);
+    assert_eq!(found, [2; 6]);
+}
+
+/// The gateway then sends it fewer responses than it sends others.
+#[test]
+fn client_without_reports_teaches_no_misses() {
+    for (reports, expected) in [(false, 4), (true, 3)] {
+        let mut predictor = Needs::default();
+        let mut promised = 0;
+        for user in 0..4 {
+            let mut scene = Scene::new(Config::default());
+            if reports {
+                scene.gateway.open_companion(true);
+            }
+            predictor.user = user;
+            for _ in 0..2 {
+                let page = scene.ask("/page", NAVIGATION);
+                let mut answer = scene::head(200, scene::HTML);
+                let now = scene.now;
+                let teacher = Some(&mut predictor as &mut dyn Predictor);
+                scene.gateway.handle_head(now, page, &mut answer, teacher);
+                scene.gateway.handle_data(page, b"<img src=/p.gif>");
+                for fetch in scene.promises(Carrier::Response(page)) {
+                    promised += 1;
+                    let mut busy = scene::head(503, &[]);
+                    let passed = scene.gateway.handle_fetch_head(now, fetch, &mut busy, None);
+                    assert!(passed.is_err());
+                }
+                scene.end(page);
+            }
+        }
+        assert_eq!(promised, expected);
     }
 }
 
@@ -162,12 +206,12 @@ fn push_that_several_users_missed_is_not_made() {
 fn unkept_response_that_nobody_requests_is_a_miss() {
     let pages = [(PAGE, html("<img src=p.gif>")), (PIXEL, no_store())];
     let mut predictor = Needs::default();
-    for user in 0..3 {
+    for user in 0..4 {
         let mut pair = Pair::new(&pages);
         predictor.user = user;
         pair.predictor = Some(predictor);
         let asked = pair.load(PAGE, NAVIGATION).len();
-        assert_eq!(asked, if user < 2 { 2 } else { 1 }, "{user}");
+        assert_eq!(asked, if user < 3 { 2 } else { 1 }, "{user}");
         pair.load("http://a.test/next", NAVIGATION);
         predictor = pair.predictor.take().expect("the scene has a predictor");
     }

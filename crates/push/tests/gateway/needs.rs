@@ -10,10 +10,13 @@ use tandem_predict::{Candidate, Exchange};
 use tandem_push::gateway::{CopyLifetime, Predictor};
 use tandem_push::next_pages::NextPage;
 use tandem_push::scripts::{Manner, ScriptTable};
-use tandem_push::useless_pushes::UselessTable;
+use tandem_push::useless_pushes::{Outcome, UselessTable};
 use tandem_push::wire::url_hash;
 
 use crate::pair::request;
+
+/// The users that must miss the push of a resource before it is left to browsers.
+const MISSING_USERS: u8 = 3;
 
 /// The knowledge of earlier visits to the page.
 #[derive(Default)]
@@ -162,12 +165,18 @@ impl Predictor for Needs {
     }
 
     fn note_push(&mut self, page: &str, url: u32, is_useless: bool) {
-        let (now, page) = (Instant::now(), number(page));
-        self.useless.note(now, page, self.user, url, is_useless);
+        let outcome = Outcome {
+            page: number(page),
+            user: self.user,
+            url,
+            is_useless,
+        };
+        self.useless.note(Instant::now(), outcome, MISSING_USERS);
     }
 
     fn useless_pushes(&self, page: &str) -> Vec<u32> {
-        self.useless.of(Instant::now(), number(page))
+        let page = number(page);
+        self.useless.of(Instant::now(), page, MISSING_USERS)
     }
 
     fn possible(&self, _: &str) -> Vec<Candidate> {
