@@ -283,9 +283,12 @@ impl PushSession {
 
     /// Forgets a push after its reply was dropped.
     pub(super) fn release_fetch(&self, fetch: FetchId) {
-        if let Some(state) = &mut *self.state.borrow_mut() {
-            state.fetches.remove(&fetch);
-        }
+        // A response that it holds runs code of other stages when it is dropped.
+        let released = match &mut *self.state.borrow_mut() {
+            Some(state) => state.fetches.remove(&fetch),
+            None => None,
+        };
+        drop(released);
         self.handle(|machine| machine.release_fetch(now(), fetch));
     }
 
