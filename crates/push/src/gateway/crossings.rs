@@ -14,17 +14,20 @@
 //!
 //! A response that no cache may keep, and whose head has come, gets no reference. The push would
 //! overtake the reference, and the client drops such a push unless a request waits for it. The
-//! gateway still holds this response, and gives it to the request itself. The push ends then.
+//! gateway still holds this response, and gives it to the request itself. The push ends then. The
+//! client's own check comes first ([`PushFacts`]), so such a request gets no other response than
+//! one that had joined the push.
 
 use std::time::{Duration, Instant};
 
 use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{RequestHead, ResponseHead};
 
+use super::fetch::Fetch;
 use super::output::Output;
 use super::session::{Gateway, Unreported};
 use super::table::FetchId;
-use crate::client::matching::check_request;
+use crate::client::matching::{PushFacts, check_request};
 use crate::url::{request_authority, request_url};
 use crate::wire::{ASKED_AGAIN_FIELD, CROSSED_FIELD, RequestHashes, url_hash};
 
@@ -38,6 +41,22 @@ fn is_plain(request: &RequestHead) -> bool {
     check_request(request).is_ok()
         && !validation::is_conditional(&request.fields)
         && !RequestPolicy::of(&request.fields).wants_validation()
+}
+
+/// Returns whether the response of a push whose head is held is right for a request.
+fn serves_withheld(fetch: &Fetch, request: &RequestHead) -> bool {
+    let (Some(promised), Some(head)) = (&fetch.request, &fetch.withheld) else {
+        return false;
+    };
+    let facts = PushFacts {
+        request: promised,
+        has_own_fields: true,
+        hashes: Some(fetch.target.asked),
+        metadata: fetch.target.metadata,
+        head: Some(head),
+        ignores_cookies: false,
+    };
+    facts.check(request).is_ok()
 }
 
 /// Returns whether a push was requested as the browser does.
@@ -109,15 +128,20 @@ impl Gateway {
 
     /// Handles a request whose resource a push has brought, if no cache may keep the response. The
     /// head of the push waits for such a request. Returns the push whose response the caller passes
-    /// on as that of the request, before [`Self::handle_request`]. The push itself ends.
+    /// on as that of the request, before [`Self::handle_request`]. The push itself ends. A request
+    /// of a client that has refused the push gets nothing.
     pub fn hand_over(&mut self, now: Instant, request: &RequestHead) -> Option<FetchId> {
+        if request.fields.contains(ASKED_AGAIN_FIELD) {
+            return None;
+        }
         let hash = url_hash(request);
         let push = self.unreported.get(&hash)?;
         let (id, promised) = (push.fetch, push.promised?);
         let is_new = now.saturating_duration_since(promised) < HANDING_OVER;
         let fetch = self.fetches.get_mut(id)?;
         let is_withheld = push.needs_waiting && fetch.phase.holds_head();
-        if !is_new || !is_withheld || !is_plain(request) || !is_alike(push, request) {
+        let fits = is_plain(request) && is_alike(push, request);
+        if !is_new || !is_withheld || !fits || !serves_withheld(fetch, request) {
             return None;
         }
         fetch.reported = true;

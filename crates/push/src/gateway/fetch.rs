@@ -71,6 +71,8 @@ pub(super) struct Fetch {
     pub(super) phase: FetchPhase,
     /// The request of the push, once it was made.
     pub(super) request: Option<RequestHead>,
+    /// The head of the response, if it waits for a request.
+    pub(super) withheld: Option<Box<ResponseHead>>,
     pub(super) stream: PushStream,
     /// True if the browser claimed the push while it was held. If caches can keep the response, the
     /// claim shows that the browser has no copy.

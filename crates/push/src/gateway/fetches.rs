@@ -105,7 +105,7 @@ impl Gateway {
             self.begin_repeat(now, id, head);
         }
         match delivery {
-            Delivery::Withheld => self.hold_head(now, id),
+            Delivery::Withheld => self.hold_head(now, id, head),
             Delivery::Kept | Delivery::HandedOver => self.hold_body(now, id, head),
         }
         if let Some(fetch) = self.fetches.get(id) {

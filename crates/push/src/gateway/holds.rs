@@ -139,9 +139,10 @@ impl Gateway {
 
     /// Holds the head of a push back until a request waits for it. The client could not keep the
     /// response, and would request the resource again.
-    pub(super) fn hold_head(&mut self, now: Instant, id: FetchId) {
+    pub(super) fn hold_head(&mut self, now: Instant, id: FetchId, head: &ResponseHead) {
         if let Some(fetch) = self.fetches.get_mut(id) {
             fetch.phase.hold_head();
+            fetch.withheld = Some(Box::new(head.clone()));
             self.holds.add(now + HOLD_PERIOD, id);
         }
     }
@@ -244,6 +245,7 @@ impl Gateway {
             Released::Response => {
                 // The client gets the head now, and reports on it.
                 fetch.reported = true;
+                fetch.withheld = None;
                 self.outputs.push_back(Output::Body { fetch: id });
             }
             Released::Body => self.outputs.push_back(Output::Body { fetch: id }),

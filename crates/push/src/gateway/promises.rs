@@ -285,6 +285,7 @@ impl Gateway {
             turn: self.queue.turn(need.urgency),
             phase: FetchPhase::new(request.clone()),
             request: None,
+            withheld: None,
             stream: PushStream::Unopened,
             is_sign: false,
             is_check,

@@ -77,6 +77,80 @@ fn unkept_response_is_handed_to_a_crossing_request() {
     }
 }
 
+/// Returns the number of requests for a frame, whose response is `no-store`, that the browser
+/// requests with other metadata than the gateway. The page has metadata.
+fn requests_for_frame(fields: &[(&str, &str)], answer: Page) -> usize {
+    let metadata = [
+        ("sec-fetch-site", "none"),
+        ("sec-fetch-mode", "navigate"),
+        ("sec-fetch-dest", "document"),
+    ];
+    let frame = "http://localhost/frame";
+    let page = "http://localhost/page";
+    let answer = answer.with("cache-control", "no-store");
+    let pages = [(page, html("<iframe src=frame>")), (frame, answer)];
+    let mut pair = Pair::new(&pages).with_client(true);
+    pair.gateway.allow_references();
+    let navigation: Vec<_> = NAVIGATION.iter().copied().chain(metadata).collect();
+    pair.browse_for(CROSSING, page, &navigation);
+    let own = [NAVIGATION[0], ("referer", page)];
+    let all: Vec<_> = own.iter().chain(fields).copied().collect();
+    pair.send(frame, &all);
+    pair.run();
+    let asked = pair.take_asked();
+    asked.iter().filter(|asked| asked.url == frame).count()
+}
+
+/// The client compares the metadata before it gives a request the response of a push.
+#[test]
+fn unkept_response_is_handed_to_no_request_with_other_metadata() {
+    let mode = ("sec-fetch-mode", "navigate");
+    let own = ("sec-fetch-site", "same-origin");
+    let text = || page("text/html", "x");
+    for (destination, site, answer, expected) in [
+        ("iframe", own, text(), 1),
+        ("document", own, text(), 2),
+        ("iframe", ("sec-fetch-site", "cross-site"), text(), 2),
+        ("iframe", own, text().with("vary", "Sec-Fetch-Site"), 1),
+        ("iframe", own, text().with("vary", "*"), 2),
+    ] {
+        let fields = [("sec-fetch-dest", destination), mode, site];
+        let found = requests_for_frame(&fields, answer);
+        assert_eq!(found, expected, "{destination} {site:?}");
+    }
+}
+
+/// `Vary` may name fields that the hashes of requests do not cover.
+#[test]
+fn unkept_response_is_handed_to_no_request_that_it_varies_for() {
+    for (name, value) in [
+        ("sec-fetch-site", "same-origin"),
+        ("sec-fetch-storage-access", "active"),
+        ("sec-purpose", "prefetch"),
+        ("accept-charset", "utf-8"),
+    ] {
+        for (vary, expected) in [("x-other", 1), (name, 2)] {
+            let image = image().with("cache-control", "no-store");
+            let mut pair = crossing(image.with("vary", vary));
+            pair.send(IMAGE, &[FIELDS[0], FIELDS[1], (name, value)]);
+            pair.run();
+            let asked = pair.take_asked();
+            let count = asked.iter().filter(|asked| asked.url == IMAGE).count();
+            assert_eq!(count, expected, "{name} {vary}");
+        }
+    }
+}
+
+#[test]
+fn unkept_response_is_handed_over_once() {
+    let mut pair = crossing(image().with("cache-control", "no-store"));
+    for expected in [vec![IMAGE, PAGE], vec![IMAGE]] {
+        let (reply, asked) = pair.get(IMAGE, &FIELDS);
+        assert!(!reply.is_pushed && reply.body == "x");
+        assert_eq!(asked, expected);
+    }
+}
+
 /// The request has not crossed the promise, so it may be that of another visit.
 #[test]
 fn old_unkept_response_is_not_handed_over() {

@@ -106,10 +106,56 @@ fn response_of_a_post_ends_repeats() {
     assert_eq!(told.try_recv().as_deref(), Ok("GET /image.png"));
 }
 
+/// A request that has crossed the promise of a push, whose head waits at the gateway.
+struct Crossed {
+    peer: Peer,
+    /// The stream of the request.
+    image: StreamId,
+    /// The stream of the push.
+    promised: Option<StreamId>,
+    origin: Scene,
+    told: mpsc::Receiver<String>,
+    _running: Box<dyn std::any::Any>,
+}
+
+impl Crossed {
+    /// Returns the next request that the origin receives.
+    fn next(&self) -> String {
+        self.told.recv_timeout(PATIENCE).expect("a request")
+    }
+}
+
 /// No cache may keep the image, so the head of its push waits for a request at the gateway. A
 /// request that crosses the promise gets the response, and the push ends.
 #[test]
 fn withheld_response_answers_a_crossing_request() {
+    let mut crossed = cross_withheld(&[]);
+    let (mut is_reset, mut body) = (false, None);
+    while !is_reset || body.is_none() {
+        match crossed.peer.event() {
+            Event::Reset { id, .. } if Some(id) == crossed.promised => is_reset = true,
+            Event::Response { id, head, .. } if id == crossed.image => {
+                assert_eq!((head.status, head.fields.get("tandem-asked")), (200, None));
+            }
+            Event::Data { id, data, .. } if id == crossed.image => body = Some(data),
+            _ => {}
+        }
+    }
+    assert_eq!(body.as_deref(), Some(&b"x"[..]));
+    let to = crossed.origin.address.to_string();
+    open(&mut crossed.peer, &to, Method::Get, "/end");
+    assert_eq!(crossed.next(), "GET /end", "the image was requested once");
+}
+
+/// The client has compared the push with the request, and marks the next one.
+#[test]
+fn withheld_response_answers_no_request_that_refused_it() {
+    let crossed = cross_withheld(&[("tandem-asked-again", "1")]);
+    assert_eq!(crossed.next(), "GET /image.png");
+}
+
+/// Requests the image with further fields after the head of its push has come.
+fn cross_withheld(fields: &[(&str, &str)]) -> Crossed {
     let (tell, told) = mpsc::channel();
     let origin = Scene::new(move |_, mut client| {
         while let Some(asked) = client.request() {
@@ -123,7 +169,7 @@ fn withheld_response_answers_a_crossing_request() {
             client.send(&answer);
         }
     });
-    let (_running, gateway) = start_gateway(gateway_options());
+    let (running, gateway) = start_gateway(gateway_options());
     let mut peer = peer(gateway);
     let to = origin.address.to_string();
     let companion = companion_request(true, NextPush::Off);
@@ -147,21 +193,18 @@ fn withheld_response_answers_a_crossing_request() {
     let mut asked = RequestHead::get(Scheme::Http, to.as_str(), "/image.png");
     asked.fields.push("accept", "*/*");
     asked.fields.push("referer", format!("http://{to}/"));
+    for (name, value) in fields {
+        asked.fields.push(name, *value);
+    }
     let image = peer.core.open(&asked, true, Priority::default());
     let image = image.expect("room for a stream");
     peer.flush();
-    let (mut is_reset, mut body) = (false, None);
-    while !is_reset || body.is_none() {
-        match peer.event() {
-            Event::Reset { id, .. } if Some(id) == promised => is_reset = true,
-            Event::Response { id, head, .. } if id == image => {
-                assert_eq!((head.status, head.fields.get("tandem-asked")), (200, None));
-            }
-            Event::Data { id, data, .. } if id == image => body = Some(data),
-            _ => {}
-        }
+    Crossed {
+        peer,
+        image,
+        promised,
+        origin,
+        told,
+        _running: Box::new(running),
     }
-    assert_eq!(body.as_deref(), Some(&b"x"[..]));
-    open(&mut peer, &to, Method::Get, "/end");
-    assert_eq!(next(), "GET /end", "the image was requested once");
 }

@@ -65,6 +65,11 @@ impl FetchedResponse {
         }
     }
 
+    /// Returns whether the part that was read while the head waited has an error.
+    pub(super) fn has_failed(&self) -> bool {
+        self.ahead.iter().any(Result::is_err)
+    }
+
     /// Reads the first bytes of the body while the head waits for a request.
     pub(super) fn read_ahead(&mut self, cx: &mut Context<'_>) {
         let mut read = std::mem::take(&mut self.ahead);
@@ -97,5 +102,32 @@ impl Parts for FetchedResponse {
             Some(part) => Poll::Ready(Some(Ok(part))),
             None => self.poll_next(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tandem_http::ResponseHead;
+
+    use super::*;
+    use crate::error::{Kind, Side};
+
+    /// Returns a response whose head waits. Its body has one byte, and may break off.
+    fn read(breaks_off: bool) -> FetchedResponse {
+        let mut reply = Reply::ready(ResponseHead::new(200), Bytes::from_static(b"x"));
+        if breaks_off {
+            reply = Reply::fail(Error::new(Kind::Reset, Side::Peer, "it broke off"));
+        }
+        let mut response = FetchedResponse::new(reply);
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        response.read_ahead(&mut cx);
+        response
+    }
+
+    #[test]
+    fn response_that_breaks_off_ahead_has_failed() {
+        assert!(read(true).has_failed());
+        assert!(!read(false).has_failed());
     }
 }

@@ -35,12 +35,14 @@ impl PromisingReply {
         {
             return Reply::ready(reference, Bytes::new());
         }
+        let may_repeat = takes_pushes && exchange.body.is_empty();
+        let hand_over = || session.hand_over(&exchange.request);
+        let handed_over = may_repeat.then(hand_over).flatten();
+        // Only now, since a client that has refused the push gets its response in no other way.
         if exchange.request.fields.contains(ASKED_AGAIN_FIELD) {
             exchange.request_mut().fields.remove(ASKED_AGAIN_FIELD);
         }
-        let may_repeat = takes_pushes && exchange.body.is_empty();
         let request = &exchange.request;
-        let handed_over = may_repeat.then(|| session.hand_over(request)).flatten();
         let id = session.handle(|machine| machine.handle_request(now(), request, takes_pushes));
         session.set_timer();
         let context = ExchangeContext::of(&exchange);

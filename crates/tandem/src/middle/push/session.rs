@@ -169,7 +169,8 @@ impl PushSession {
         }
         let fetch = self.handle(|machine| machine.hand_over(now(), request))?;
         let response = self.take_withheld(fetch)?;
-        Some(Reply::new(*response))
+        // The origin may answer once more.
+        (!response.has_failed()).then(|| Reply::new(*response))
     }
 
     /// Keeps the response of a push whose head waits for a request.
