@@ -52,7 +52,9 @@ impl Gateway {
     /// Watches for a request of the browser that shows that a push has missed.
     pub(super) fn watch_push(&mut self, now: Instant, id: FetchId) {
         if let Some((page, url)) = self.page_and_resource(id) {
-            self.misses.watch(now, page, url);
+            let fetch = self.fetches.get(id).filter(|fetch| fetch.requested);
+            let joined = fetch.map(|fetch| fetch.target.asked);
+            self.misses.watch(now, page, url, joined);
         }
     }
 

@@ -5,12 +5,19 @@
 //! waits, and whose fields fit. Such a request may cross the promise, or carry a cookie that the
 //! push did not have. The predictor counts the misses of all users
 //! ([`crate::useless_pushes`]), and the next pages are promised without these resources.
+//!
+//! A push that a request has taken is no miss, and later requests for its resource are others. Only
+//! the client can compare a request that waits with the response. If it refuses the response, it
+//! sends the request at once. So a request of other fields counts for a moment after such a head.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tandem_http::RequestHead;
+
 use super::predictor::Predictor;
+use crate::wire::RequestHashes;
 
 /// The largest number of pushes that are watched, and of outcomes that wait for the predictor.
 const MAX_PUSHES: usize = 128;
@@ -18,6 +25,9 @@ const MAX_PUSHES: usize = 128;
 /// The time after its head in which a request for the resource of a push counts as a miss: that for
 /// which a held head waits, and a round trip on the slowest path.
 const WATCH_PERIOD: Duration = Duration::from_secs(10);
+
+/// The same for a push for which a request waits already.
+const JOINED_PERIOD: Duration = Duration::from_secs(2);
 
 /// The outcome of a push.
 struct Outcome {
@@ -30,7 +40,10 @@ struct Outcome {
 /// A push whose response serves a waiting request only.
 struct Watched {
     page: Arc<str>,
+    /// The hash of its URL.
     url: u32,
+    /// The hashes of its request, if another request waits for it. An equal one gets the response.
+    joined: Option<RequestHashes>,
     until: Instant,
 }
 
@@ -43,12 +56,27 @@ pub(super) struct Misses {
 
 impl Misses {
     /// Watches for requests of a resource, whose push has brought a response for one request only.
-    pub(super) fn watch(&mut self, now: Instant, page: Arc<str>, url: u32) {
+    /// `joined` has the hashes of the push's request, if another request waits for it.
+    pub(super) fn watch(
+        &mut self,
+        now: Instant,
+        page: Arc<str>,
+        url: u32,
+        joined: Option<RequestHashes>,
+    ) {
         if self.watched.len() >= MAX_PUSHES {
             self.watched.pop_front();
         }
-        let until = now + WATCH_PERIOD;
-        self.watched.push_back(Watched { page, url, until });
+        let period = match joined {
+            Some(_) => JOINED_PERIOD,
+            None => WATCH_PERIOD,
+        };
+        self.watched.push_back(Watched {
+            page,
+            url,
+            joined,
+            until: now + period,
+        });
     }
 
     pub(super) fn note(&mut self, page: Arc<str>, url: u32, is_useless: bool) {
@@ -62,13 +90,23 @@ impl Misses {
     }
 
     /// Notes that the browser itself requests a resource.
-    pub(super) fn note_request(&mut self, now: Instant, url: u32) {
-        while self.watched.pop_front_if(|it| it.until <= now).is_some() {}
+    pub(super) fn note_request(&mut self, now: Instant, url: u32, request: &RequestHead) {
+        self.watched.retain(|it| now < it.until);
         let Some(at) = self.watched.iter().position(|it| it.url == url) else {
             return;
         };
-        if let Some(watched) = self.watched.remove(at) {
+        if let Some(watched) = self.watched.remove(at)
+            && watched.joined != Some(RequestHashes::of(&request.fields))
+        {
             self.note(watched.page, url, true);
+        }
+    }
+
+    /// Notes that a request waits for a push, whose own request has these hashes.
+    pub(super) fn join(&mut self, now: Instant, url: u32, asked: RequestHashes) {
+        for watched in self.watched.iter_mut().filter(|it| it.url == url) {
+            watched.joined = Some(asked);
+            watched.until = now + JOINED_PERIOD;
         }
     }
 

@@ -56,6 +56,9 @@ impl Gateway {
     ) {
         // The client has the promise, so no request crosses it any more.
         self.repeats.forget(hash);
+        if fate == Fate::Used {
+            self.misses.forget(hash);
+        }
         let Some(push) = self.unreported.remove(&hash) else {
             if fate == Fate::Validated {
                 self.confirm_joined(now, hash);
@@ -73,6 +76,7 @@ impl Gateway {
             Fate::Used => self.counts.used += 1,
             Fate::Late => {
                 self.counts.late += 1;
+                self.misses.join(now, hash, push.asked);
                 self.note_joined(hash, push.fetch);
                 self.compare_cookies(push.fetch);
                 self.raise_fetch(now, push.fetch);

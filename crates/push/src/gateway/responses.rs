@@ -74,7 +74,7 @@ impl Gateway {
             self.requested.push(hash);
             self.note_wanted(now, &request_authority(request), hash);
             self.note_request(request, hash);
-            self.misses.note_request(now, hash);
+            self.misses.note_request(now, hash, request);
             self.refusals.expire(now);
             self.cookies.note_request(request);
             self.image_accept.note(request);

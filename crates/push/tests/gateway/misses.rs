@@ -202,6 +202,55 @@ fn client_without_reports_teaches_no_misses() {
     }
 }
 
+/// The second request is another one: a page may request a resource again.
+#[test]
+fn push_that_served_a_request_is_no_miss() {
+    let pages = [(PAGE, html("<img src=p.gif>")), (PIXEL, no_store())];
+    let mut predictor = Needs::default();
+    for user in 0..6 {
+        let mut pair = Pair::new(&pages).with_client(true);
+        predictor.user = user;
+        pair.predictor = Some(predictor);
+        // In one half of the sessions, the request joins the push. In the others, the head waits.
+        let before = match user % 2 {
+            0 => PROMISED,
+            _ => Duration::from_secs(2),
+        };
+        pair.browse_for(before, PAGE, NAVIGATION);
+        let (reply, _) = pair.get(PIXEL, &[]);
+        assert!(reply.is_pushed, "{user}");
+        pair.pass(Duration::from_secs(5));
+        let (reply, asked) = pair.get(PIXEL, &[("cookie", "late=1")]);
+        assert!(!reply.is_pushed && asked == [PIXEL], "{user}");
+        pair.get("http://a.test/next", NAVIGATION);
+        predictor = pair.predictor.take().expect("the scene has a predictor");
+    }
+}
+
+/// A page may also request a resource twice at once.
+#[test]
+fn second_request_at_once_is_no_miss() {
+    let found: Vec<_> = requests_twice_by_users(&no_store()).collect();
+    assert_eq!(found, [true; 5]);
+}
+
+/// Returns whether the push of each user serves the first of two equal requests.
+fn requests_twice_by_users(answer: &Page) -> impl Iterator<Item = bool> {
+    let pages = [(PAGE, html("<img src=p.gif>")), (PIXEL, answer.clone())];
+    let mut predictor = Some(Needs::default());
+    (0..5).map(move |user| {
+        let mut pair = Pair::new(&pages).with_client(true);
+        pair.predictor = predictor.take();
+        pair.predictor.as_mut().expect("it came back").user = user;
+        pair.browse_for(PROMISED, PAGE, NAVIGATION);
+        let fields = [("accept", "*/*"), ("referer", PAGE)];
+        let (reply, _) = pair.get(PIXEL, &fields);
+        pair.get(PIXEL, &fields);
+        predictor = pair.predictor.take();
+        reply.is_pushed
+    })
+}
+
 #[test]
 fn unkept_response_that_nobody_requests_is_a_miss() {
     let pages = [(PAGE, html("<img src=p.gif>")), (PIXEL, no_store())];
