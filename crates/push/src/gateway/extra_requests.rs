@@ -7,9 +7,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tandem_preload::Need;
+use tandem_preload::{Kind, Need};
 
-use super::fetch::Fetch;
+use super::fetch::{Fetch, PushStream};
+use super::fetch_phase::Released;
 use super::page_series::series_of;
 use super::session::Gateway;
 use super::table::{FetchId, PageId};
@@ -67,9 +68,10 @@ impl Gateway {
         Some((Arc::clone(page.url()), fetch.target.hash))
     }
 
-    /// Lets a new fetch wait if enough of its series are under way.
+    /// Lets a new fetch wait if enough of its series are under way. A client without a companion
+    /// does not report that a request waits for it.
     pub(super) fn wait_for_series(&mut self, page: PageId, id: FetchId, need: &Need) {
-        if self.config.audience.follows_cookies() {
+        if self.config.audience.follows_cookies() || !self.companion.client_reports() {
             return;
         }
         let (Some(page), Some(fetch)) = (self.pages.get_mut(page), self.fetches.get_mut(id)) else {
@@ -104,6 +106,28 @@ impl Gateway {
             } else {
                 self.withdraw(id);
                 self.cancel_fetch(id);
+            }
+        }
+    }
+
+    /// Handles the end of a fetch that has brought no response. Another one of its series takes its
+    /// place, and begins when the caller starts fetches.
+    pub(super) fn leave_series(&mut self, page: PageId, id: FetchId, target: &str, kind: Kind) {
+        let Some(series) = series_of(target, kind) else {
+            return;
+        };
+        let mut left = Some(id);
+        while let (Some(id), Some(page)) = (left, self.pages.get_mut(page)) {
+            left = page.series.leave(series, id);
+            if let Some(id) = left
+                && let Some(fetch) = self.fetches.get_mut(id)
+                && fetch.phase.waits_for_series()
+            {
+                // Otherwise it waits for its turn once its promise has been sent.
+                if fetch.phase.release() == Released::Fetch && fetch.stream == PushStream::Open {
+                    self.queue.wait(fetch.turn, id);
+                }
+                return;
             }
         }
     }

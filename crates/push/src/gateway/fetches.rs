@@ -283,6 +283,11 @@ impl Gateway {
 
     /// Handles the end of a push, which is complete or has failed.
     pub fn handle_fetch_end(&mut self, now: Instant, id: FetchId) {
+        if let Some(fetch) = self.fetches.get(id).filter(|it| it.phase.awaits_head()) {
+            let (page, kind) = (fetch.page, fetch.purpose.kind());
+            let url = std::sync::Arc::clone(&fetch.target.url);
+            self.leave_series(page, id, &url, kind);
+        }
         self.end_fetching(now, id, FetchPhase::Over);
         if let Some(fetch) = self.fetches.get_mut(id)
             && let Some(reader) = fetch.reader.take()
@@ -315,6 +320,9 @@ impl Gateway {
             return;
         };
         self.leave_queue(fetch.turn, &fetch.phase);
+        if fetch.phase.awaits_head() {
+            self.leave_series(fetch.page, id, &fetch.target.url, fetch.purpose.kind());
+        }
         if let Some(page) = self.pages.get_mut(fetch.page) {
             page.fetches -= 1;
             self.collect_page(fetch.page);
@@ -336,7 +344,12 @@ impl Gateway {
             fetch.turn,
             std::mem::replace(&mut fetch.phase, FetchPhase::Over),
         );
+        let (page, kind) = (fetch.page, fetch.purpose.kind());
+        let url = std::sync::Arc::clone(&fetch.target.url);
         self.leave_queue(turn, &phase);
+        if phase.awaits_head() {
+            self.leave_series(page, id, &url, kind);
+        }
         self.outputs.push_back(Output::Cancel { fetch: id });
     }
 

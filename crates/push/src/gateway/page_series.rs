@@ -4,9 +4,10 @@
 //! request that waits with the same cookies, and the first response often sets a cookie. The pushes
 //! of the others then cost their origin requests for nothing. So two of a series are requested at
 //! first. If caches may keep the first response, the others begin. Otherwise their promises are
-//! withdrawn, and no more of them are made.
+//! withdrawn, and no more of them are made. A fetch that ends without a response makes room for the
+//! next one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use tandem_preload::{Kind, Need};
 
@@ -23,10 +24,10 @@ pub(super) struct PageSeries(HashMap<u32, Series>);
 /// A series.
 #[derive(Default)]
 struct Series {
-    /// The fetches that did not wait.
-    begun: usize,
+    /// The fetches that did not wait, and of which one may bring the first response.
+    begun: Vec<FetchId>,
     /// The fetches that wait for the first response.
-    waiting: Vec<FetchId>,
+    waiting: VecDeque<FetchId>,
     /// True if caches may keep the first response, once that is known.
     is_kept: Option<bool>,
 }
@@ -51,21 +52,39 @@ impl PageSeries {
     /// Adds a fetch to a series. Returns whether it waits for the first response.
     pub(super) fn add(&mut self, series: u32, id: FetchId) -> bool {
         let series = self.0.entry(series).or_default();
-        let waits = series.is_kept.is_none() && series.begun >= AT_ONCE;
+        if series.is_kept.is_some() {
+            return false;
+        }
+        let waits = series.begun.len() >= AT_ONCE;
         match waits {
-            true => series.waiting.push(id),
-            false => series.begun += 1,
+            true => series.waiting.push_back(id),
+            false => series.begun.push(id),
         }
         waits
     }
 
+    /// Removes a fetch that ends without a response. If it did not wait, returns the one that takes
+    /// its place.
+    pub(super) fn leave(&mut self, series: u32, id: FetchId) -> Option<FetchId> {
+        let series = self.0.get_mut(&series)?;
+        let Some(at) = series.begun.iter().position(|begun| *begun == id) else {
+            series.waiting.retain(|waiting| *waiting != id);
+            return None;
+        };
+        series.begun.swap_remove(at);
+        let next = series.waiting.pop_front()?;
+        series.begun.push(next);
+        Some(next)
+    }
+
     /// Notes whether caches may keep the first response of a series. Returns the fetches that wait
     /// for it.
-    pub(super) fn decide(&mut self, series: u32, is_kept: bool) -> Vec<FetchId> {
+    pub(super) fn decide(&mut self, series: u32, is_kept: bool) -> VecDeque<FetchId> {
         let Some(series) = self.0.get_mut(&series) else {
-            return Vec::new();
+            return VecDeque::new();
         };
         series.is_kept.get_or_insert(is_kept);
+        series.begun.clear();
         std::mem::take(&mut series.waiting)
     }
 }
@@ -100,5 +119,23 @@ mod tests {
             assert_eq!(all.0[&1].is_kept, Some(is_kept));
             assert!(!all.add(1, FetchId::from(10)), "none waits any more");
         }
+    }
+
+    #[test]
+    fn fetch_without_a_response_makes_room_for_the_next() {
+        let mut all = PageSeries::default();
+        for number in 0..5 {
+            all.add(1, FetchId::from(number));
+        }
+        let mut leave = |number| all.leave(1, FetchId::from(number));
+        assert_eq!(leave(3), None, "it waits");
+        assert_eq!(leave(0), Some(FetchId::from(2)));
+        assert_eq!(leave(0), None, "it has left");
+        assert_eq!(leave(1), Some(FetchId::from(4)), "3 has left");
+        assert_eq!(leave(2), None);
+        assert!(!all.add(1, FetchId::from(6)), "one is under way");
+        assert!(all.add(1, FetchId::from(7)));
+        assert_eq!(all.decide(1, true), [FetchId::from(7)]);
+        assert_eq!(all.leave(1, FetchId::from(4)), None);
     }
 }

@@ -74,6 +74,8 @@ impl Gateway {
             self.requested.push(hash);
             self.note_wanted(now, &request_authority(request), hash);
             self.note_request(request, hash);
+            // A promise that gives way makes room for others.
+            self.start_fetches(now);
             self.misses.note_request(now, hash, request);
             self.refusals.expire(now);
             self.cookies.note_request(request);
@@ -348,10 +350,11 @@ impl Gateway {
         if let Some(at) = self.requested.iter().position(is_own) {
             self.requested.swap_remove(at);
         }
-        let Some(id) = response.page.filter(|_| !response.ended) else {
-            return;
-        };
-        self.abandon(now, id);
+        match response.page.filter(|_| !response.ended) {
+            Some(page) => self.abandon(now, page),
+            // A promise without room on the companion makes room for others.
+            None => self.start_fetches(now),
+        }
     }
 
     /// Handles a plain request for a resource that the client has received: the client has lost its

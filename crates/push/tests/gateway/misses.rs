@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tandem_http::{RequestHead, Scheme};
-use tandem_push::gateway::{Carrier, Config, Output, Predictor};
+use tandem_push::gateway::{Carrier, Config, FetchId, Output, Predictor};
 use tandem_push::wire::Fate;
 
 use crate::needs::Needs;
@@ -286,13 +286,13 @@ fn series_waits_for_its_first_response() {
 fn request_begins_a_fetch_that_waits_for_its_series() {
     let body: String = (0..8).map(|at| format!("<img src=p.gif?{at}>")).collect();
     let mut scene = Scene::new(Config::default());
+    scene.gateway.open_companion(true);
     let page = scene.page(&body);
     let fetches = scene.promises(Carrier::Response(page));
     assert_eq!(scene.begun(), fetches[..2]);
     scene.report(Fate::Late, "/p.gif?7");
     assert_eq!(scene.begun(), [fetches[7]]);
     let pixel = [("content-type", "image/gif"), ("cache-control", "no-store")];
-    scene.gateway.open_companion(true);
     scene.fetch_head(fetches[0], &pixel).expect("it waits");
     let cancelled = fetches[2..7].iter().map(|id| Output::Cancel { fetch: *id });
     assert_eq!(scene.outputs(), cancelled.collect::<Vec<_>>());
@@ -300,4 +300,81 @@ fn request_begins_a_fetch_that_waits_for_its_series() {
         .gateway
         .handle_data(page, b"<img src=p.gif?9><img src=q.gif?9>");
     assert_eq!(scene.paths(Carrier::Response(page)), ["/q.gif?9"]);
+}
+
+/// Such a client reports no request that waits, so the fetches would wait in vain.
+#[test]
+fn series_of_a_client_without_reports_does_not_wait() {
+    let body: String = (0..5).map(|at| format!("<img src=p.gif?{at}>")).collect();
+    for (reports, expected) in [(false, 5), (true, 2)] {
+        let mut scene = Scene::new(Config::default());
+        if reports {
+            scene.gateway.open_companion(true);
+        }
+        let page = scene.page(&body);
+        scene.promises(Carrier::Response(page));
+        assert_eq!(scene.begun().len(), expected);
+    }
+}
+
+/// Returns a scene in which a series is promised, of which so many fetches have begun.
+fn series(begun: usize, config: Config) -> (Scene, Vec<FetchId>) {
+    let body: String = (0..6).map(|at| format!("<img src=p.gif?{at}>")).collect();
+    let mut scene = Scene::new(config);
+    scene.gateway.open_companion(true);
+    let page = scene.page(&body);
+    let fetches = scene.promises(Carrier::Response(page));
+    assert_eq!(scene.begun(), fetches[..begun]);
+    (scene, fetches)
+}
+
+#[test]
+fn fetch_of_a_series_that_fails_makes_room_for_the_next() {
+    for is_released_only in [false, true] {
+        let (mut scene, fetches) = series(2, Config::default());
+        let (now, mut expected) = (scene.now, fetches[2..].iter());
+        for failed in &fetches {
+            if !is_released_only {
+                scene.gateway.handle_fetch_end(now, *failed);
+            }
+            scene.gateway.release_fetch(now, *failed);
+            assert_eq!(scene.begun().first(), expected.next());
+        }
+    }
+}
+
+/// The second one waits for its turn behind the first.
+#[test]
+fn own_request_in_a_series_makes_room_for_the_next() {
+    let one_at_a_time = Config {
+        fetches: 1,
+        first_fetches: 1,
+        ..Config::default()
+    };
+    let (mut scene, fetches) = series(1, one_at_a_time);
+    scene.ask("/p.gif?1", &[("referer", PAGE)]);
+    let cancelled = [Output::Cancel { fetch: fetches[1] }];
+    assert_eq!(scene.outputs(), cancelled);
+    let now = scene.now;
+    scene.gateway.release_fetch(now, fetches[1]);
+    scene.gateway.handle_fetch_end(now, fetches[0]);
+    assert_eq!(scene.begun(), [fetches[2]]);
+}
+
+/// The promise is dropped before its stream has taken it.
+#[test]
+fn untaken_promise_of_a_series_makes_room_for_the_next() {
+    let (mut scene, body) = (Scene::new(Config::default()), "<img src=p.gif?0>");
+    scene.gateway.open_companion(true);
+    let page = scene.page(body);
+    let first = scene.promises(Carrier::Response(page));
+    assert_eq!(scene.begun(), first);
+    scene
+        .gateway
+        .handle_data(page, b"<img src=p.gif?1><img src=p.gif?2>");
+    let carrier = Carrier::Response(page);
+    scene.ask("/p.gif?1", &[("referer", PAGE)]);
+    let others = scene.promises(carrier);
+    assert_eq!(others.len(), 1);
+    assert_eq!(scene.begun(), others);
 }
