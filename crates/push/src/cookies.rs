@@ -120,6 +120,13 @@ impl CookieChanges {
         self.changes.iter().all(is_new)
     }
 
+    /// Returns whether the request, whose `Cookie` field is `before`, had a cookie of each name that
+    /// the response sets or removes.
+    pub(crate) fn only_replace(&self, before: &[u8]) -> bool {
+        let is_known = |change: &Change| pairs(before).any(|pair| name_of(pair) == change.name);
+        self.changes.iter().all(is_known)
+    }
+
     /// Returns whether a request carries one of the cookies that are set or removed.
     pub(crate) fn concern(&self, request: &RequestHead) -> bool {
         let mut scopes = self.changes.iter().map(|change| &change.scope);

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tandem_http::{RequestHead, ResponseHead};
+use tandem_preload::split;
 
 use super::changed_cookies::ChangedBy;
 use super::page::Page;
@@ -149,19 +150,35 @@ impl Gateway {
     }
 
     /// Returns whether the cookies of the request for a redirect's target are known. `head` is the
-    /// redirect of the browser's request. If it sets cookies, the browser must return them. One
-    /// that has returned none of the host's cookies may refuse these too. Behind a link of another
-    /// site, browsers hold strict cookies back.
+    /// redirect of the browser's request to a `target` of its origin. If it sets cookies, the
+    /// browser must return them. One that has returned none of the host's cookies may refuse these
+    /// too. Behind a link of another site, browsers hold strict cookies back.
+    ///
+    /// The paths of the browser's older cookies are unknown. Those that go to the target, but not
+    /// with the redirected request, would be missing. So both must be in one directory. A query may
+    /// be good for one request, and the browser must then have returned all cookies that change.
     pub(super) fn knows_cookies_of_target(
         &self,
         now: Instant,
         request: &RequestHead,
         head: &ResponseHead,
+        target: &str,
     ) -> bool {
-        !head.fields.contains("set-cookie")
-            || (!sets_strict_cookie(head)
-                && !self.cookies.may_be_refused(request)
-                && self.changes_of(now, request, head) != Cookies::Unknown)
+        if !head.fields.contains("set-cookie") {
+            return true;
+        }
+        let Some((_, _, path)) = split(target) else {
+            return false;
+        };
+        let returns_all = match self.changes_of(now, request, head) {
+            Cookies::Unknown => return false,
+            Cookies::Unchanged => true,
+            Cookies::Changed(changes) => changes.only_replace(&cookies_of(&request.fields)),
+        };
+        !sets_strict_cookie(head)
+            && !self.cookies.may_be_refused(request)
+            && directory(path) == directory(&request.path)
+            && (returns_all || !path.contains('?'))
     }
 
     /// Notes the cookies that a page's document sets, which is pushed behind a redirect. The
@@ -209,4 +226,10 @@ impl Gateway {
             Some(_) => Cookies::Unchanged,
         }
     }
+}
+
+/// Returns a path up to its last slash.
+fn directory(path: &str) -> &str {
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    path.rsplit_once('/').map_or("", |(directory, _)| directory)
 }

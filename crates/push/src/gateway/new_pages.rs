@@ -50,8 +50,9 @@ impl Gateway {
         let readable = head.status == 200 && DocumentReader::is_readable(head);
         // One user's browser requests the target of its own request at once, as a page of its own.
         let is_left = self.config.audience.leaves_redirects() && is_navigation(&request);
-        let target = redirect_target(&url, head)
-            .filter(|_| !is_left && self.knows_cookies_of_target(now, &request, head));
+        let target = redirect_target(&url, head).filter(|target| {
+            !is_left && self.knows_cookies_of_target(now, &request, head, &target.url)
+        });
         let is_page = readable && DocumentReader::is_html(head);
         let is_bodiless = head.status == 304 || target.is_some();
         // A script that asks for HTML opens no page, nor does a request for a part of a page. The
