@@ -156,6 +156,7 @@ impl Gateway {
         let target = PushTarget::of(need.url.as_str().into(), &request);
         if self.requested.contains(&target.hash)
             || self.cache.is_uncheckable(target.hash)
+            || self.refusals.concern(&need.url)
             || self.unreported.len() >= self.config.unreported
         {
             return;

@@ -138,6 +138,7 @@ impl Gateway {
             return;
         };
         if !self.is_busy() {
+            self.refusals.expire(now);
             self.promise_next_pages(page);
         } else if now.saturating_duration_since(page.since) < MAX_LOAD {
             self.next.view(now, Some(page));
@@ -169,7 +170,7 @@ impl Gateway {
     }
 
     fn promise_next_page(&mut self, id: PageId, document: &NextPage) {
-        if self.is_tunnelled(&document.url) {
+        if self.is_tunnelled(&document.url) || self.refusals.concern(&document.url) {
             return;
         }
         let need = Need {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tandem_push::wire::ASKED_AS_FIELD;
 
 use crate::copies::{
-    ALWAYS, CONDITIONAL, COPY, HOUR, HOURLY, LOADED, MINUTE, NAVIGATION, PAGE, PLAIN, asked, get,
-    head, image, machine, pass, promises, returning_to, unmodified,
+    ALWAYS, CONDITIONAL, COPY, FOREIGN, HOUR, HOURLY, LOADED, MINUTE, NAVIGATION, PAGE, PLAIN,
+    asked, get, head, image, machine, pass, promises, returning_to, unmodified,
 };
 use crate::origin::page;
 use crate::pair::request;
@@ -68,6 +68,24 @@ fn answer_that_confirms_nothing_is_checked_once() {
             pair.browse_for(LOADED, PAGE, CONDITIONAL);
             assert_eq!(asked(&mut pair).contains(&head(ALWAYS)), is_checked);
         }
+    }
+}
+
+/// A page of another site requests images of the host before, which refuses them.
+#[test]
+fn refusing_origin_gets_no_checks() {
+    let images = [0, 1, 2].map(|at| format!("http://cdn.test/{at}.png"));
+    for (status, is_checked) in [(404, true), (503, false)] {
+        let mut pair = returning_to(unmodified());
+        pair.browse_for(LOADED, PAGE, CONDITIONAL);
+        for url in &images {
+            let mut busy = page("text/html", "busy");
+            busy.status = status;
+            pair.serve(url, busy);
+            pair.browse_for(LOADED, url, &[("referer", "http://other.test/")]);
+        }
+        pair.browse_for(LOADED, "http://cdn.test/first.png", PLAIN);
+        assert_eq!(asked(&mut pair).contains(&head(FOREIGN)), is_checked);
     }
 }
 

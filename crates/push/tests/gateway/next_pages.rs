@@ -69,6 +69,28 @@ fn next_document_is_pushed_after_the_load() {
     assert_eq!((counts.promised, counts.used, counts.late), (0, 0, 0));
 }
 
+/// The browser requests images of the page meanwhile, which the origin refuses.
+#[test]
+fn next_document_of_a_refusing_origin_is_left() {
+    let images = [0, 1, 2].map(|at| format!("http://a.test/{at}.png"));
+    for (status, is_left) in [(404, false), (503, true)] {
+        let answer = Page {
+            status,
+            ..page("text/html", "busy")
+        };
+        let mut pages = pages(document());
+        pages.extend(images.iter().map(|url| (url.as_str(), answer.clone())));
+        let mut pair = pair(NextPush::Bodies, &pages);
+        pair.browse_for(Duration::from_millis(500), FIRST, NAVIGATION);
+        for url in &images {
+            pair.send(url, &[("referer", FIRST)]);
+        }
+        pair.run_for(IDLE);
+        let asked = asked(&mut pair);
+        assert_eq!(asked.contains(&SECOND.to_owned()), !is_left, "{status}");
+    }
+}
+
 #[test]
 fn next_document_needs_a_client_that_takes_it() {
     for taken in [NextPush::Off, NextPush::Validators] {
