@@ -22,6 +22,9 @@ use crate::wire::RequestHashes;
 /// The largest number of pushes that are watched, and of outcomes that wait for the predictor.
 const MAX_PUSHES: usize = 128;
 
+/// The length of the longest page URL that is kept with a push.
+const MAX_PAGE_URL: usize = 1 << 10;
+
 /// The time after its head in which a request for the resource of a push counts as a miss: that for
 /// which a held head waits, and a round trip on the slowest path.
 const WATCH_PERIOD: Duration = Duration::from_secs(10);
@@ -64,6 +67,9 @@ impl Misses {
         url: u32,
         joined: Option<RequestHashes>,
     ) {
+        if page.len() > MAX_PAGE_URL {
+            return;
+        }
         if self.watched.len() >= MAX_PUSHES {
             self.watched.pop_front();
         }
@@ -80,7 +86,7 @@ impl Misses {
     }
 
     pub(super) fn note(&mut self, page: Arc<str>, url: u32, is_useless: bool) {
-        if self.outcomes.len() < MAX_PUSHES {
+        if self.outcomes.len() < MAX_PUSHES && page.len() <= MAX_PAGE_URL {
             self.outcomes.push(Outcome {
                 page,
                 url,
@@ -119,6 +125,25 @@ impl Misses {
     pub(super) fn teach(&mut self, predictor: &mut dyn Predictor) {
         for outcome in self.outcomes.drain(..) {
             predictor.note_push(&outcome.page, outcome.url, outcome.is_useless);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misses_are_bounded() {
+        let (mut misses, now) = (Misses::default(), Instant::now());
+        for (length, expected) in [(MAX_PAGE_URL + 1, 0), (MAX_PAGE_URL, MAX_PUSHES)] {
+            let page: Arc<str> = "x".repeat(length).into();
+            for url in 0..2 * MAX_PUSHES as u32 {
+                misses.watch(now, Arc::clone(&page), url, None);
+                misses.note(Arc::clone(&page), url, true);
+            }
+            let found = [misses.watched.len(), misses.outcomes.len()];
+            assert_eq!(found, [expected; 2], "{length}");
         }
     }
 }

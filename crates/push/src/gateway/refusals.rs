@@ -5,8 +5,10 @@
 //! browser or to pushes, nothing is pushed from the origin for a while, and its fetches that have
 //! not begun end. A single resource that always fails has no such effect.
 
-use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
+
+use tandem_predict::ids::IdMap;
 
 use crate::url;
 
@@ -19,9 +21,14 @@ const PAUSE: Duration = Duration::from_secs(30);
 /// The largest number of origins that are remembered. A full table starts again.
 const MAX_ORIGINS: usize = 256;
 
-/// The last refusals of origins, by authority.
+/// The last refusals of origins.
 #[derive(Default)]
-pub(super) struct Refusals(HashMap<String, Refused>);
+pub(super) struct Refusals {
+    /// The secret of the hashes, so that nobody can choose authorities with the same one.
+    hasher: RandomState,
+    /// The refusals, by the hashes of authorities, which may be long.
+    origins: IdMap<u64, Refused>,
+}
 
 struct Refused {
     in_a_row: u8,
@@ -38,16 +45,16 @@ impl Refusals {
     /// on.
     pub(super) fn note(&mut self, now: Instant, authority: &str, status: u16) -> bool {
         if !is_refusal(status) {
-            if !self.0.is_empty() {
-                self.0.remove(&authority.to_ascii_lowercase());
+            if !self.origins.is_empty() {
+                self.origins.remove(&self.hash(authority));
             }
             return false;
         }
-        let authority = authority.to_ascii_lowercase();
-        if self.0.len() >= MAX_ORIGINS && !self.0.contains_key(&authority) {
-            self.0.clear();
+        let hash = self.hash(authority);
+        if self.origins.len() >= MAX_ORIGINS && !self.origins.contains_key(&hash) {
+            self.origins.clear();
         }
-        let refused = self.0.entry(authority).or_insert(Refused {
+        let refused = self.origins.entry(hash).or_insert(Refused {
             in_a_row: 0,
             last: now,
         });
@@ -58,18 +65,22 @@ impl Refusals {
 
     /// Forgets the refusals of long ago.
     pub(super) fn expire(&mut self, now: Instant) {
-        if !self.0.is_empty() {
-            self.0.retain(|_, refused| now < refused.last + PAUSE);
+        if !self.origins.is_empty() {
+            self.origins.retain(|_, refused| now < refused.last + PAUSE);
         }
     }
 
     /// Returns whether nothing is pushed from the origin of a URL.
     pub(super) fn concern(&self, url: &str) -> bool {
-        !self.0.is_empty()
+        !self.origins.is_empty()
             && self
-                .0
-                .get(&url::authority(url).to_ascii_lowercase())
+                .origins
+                .get(&self.hash(url::authority(url)))
                 .is_some_and(|refused| refused.in_a_row >= IN_A_ROW)
+    }
+
+    fn hash(&self, authority: &str) -> u64 {
+        self.hasher.hash_one(authority.to_ascii_lowercase())
     }
 }
 
@@ -99,7 +110,7 @@ mod tests {
         refusals.expire(start + PAUSE - Duration::from_secs(1));
         assert!(refusals.concern("http://a.test:81/x"));
         refusals.expire(start + PAUSE);
-        assert!(!refusals.concern("http://a.test:81/x") && refusals.0.is_empty());
+        assert!(!refusals.concern("http://a.test:81/x") && refusals.origins.is_empty());
     }
 
     #[test]
@@ -119,7 +130,7 @@ mod tests {
         let (mut refusals, now) = (Refusals::default(), Instant::now());
         for number in 0..3 * MAX_ORIGINS {
             refusals.note(now, &format!("{number}.test"), 503);
-            assert!(refusals.0.len() <= MAX_ORIGINS);
+            assert!(refusals.origins.len() <= MAX_ORIGINS);
         }
     }
 }
