@@ -120,8 +120,8 @@ impl CookieChanges {
         self.changes.iter().all(is_new)
     }
 
-    /// Returns whether the request, whose `Cookie` field is `before`, had a cookie of each name that
-    /// the response sets or removes.
+    /// Returns whether the request had a cookie of each name that the response sets or removes.
+    /// `before` is the `Cookie` field of the request.
     pub(crate) fn only_replace(&self, before: &[u8]) -> bool {
         let is_known = |change: &Change| pairs(before).any(|pair| name_of(pair) == change.name);
         self.changes.iter().all(is_known)

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn enough_users_with_kept_responses_begin_the_count_again() {
+    fn kept_responses_of_enough_users_restart_the_count() {
         let (mut table, now) = (UselessTable::default(), Instant::now());
         for user in 0..9 {
             note(&mut table, now, user, 5, true);

@@ -103,7 +103,7 @@ fn requests_for_frame(fields: &[(&str, &str)], answer: Page) -> usize {
 
 /// The client compares the metadata before it gives a request the response of a push.
 #[test]
-fn unkept_response_is_handed_to_no_request_with_other_metadata() {
+fn hand_over_compares_metadata() {
     let mode = ("sec-fetch-mode", "navigate");
     let own = ("sec-fetch-site", "same-origin");
     let text = || page("text/html", "x");
@@ -122,7 +122,7 @@ fn unkept_response_is_handed_to_no_request_with_other_metadata() {
 
 /// `Vary` may name fields that the hashes of requests do not cover.
 #[test]
-fn unkept_response_is_handed_to_no_request_that_it_varies_for() {
+fn hand_over_compares_all_fields_of_vary() {
     for (name, value) in [
         ("sec-fetch-site", "same-origin"),
         ("sec-fetch-storage-access", "active"),

@@ -302,7 +302,7 @@ fn request_begins_a_fetch_that_waits_for_its_series() {
     assert_eq!(scene.paths(Carrier::Response(page)), ["/q.gif?9"]);
 }
 
-/// Such a client reports no request that waits, so the fetches would wait in vain.
+/// Such a client reports no request that waits, so no fetch would ever begin.
 #[test]
 fn series_of_a_client_without_reports_does_not_wait() {
     let body: String = (0..5).map(|at| format!("<img src=p.gif?{at}>")).collect();
@@ -329,7 +329,7 @@ fn series(begun: usize, config: Config) -> (Scene, Vec<FetchId>) {
 }
 
 #[test]
-fn fetch_of_a_series_that_fails_makes_room_for_the_next() {
+fn failed_fetch_of_a_series_makes_room() {
     for is_released_only in [false, true] {
         let (mut scene, fetches) = series(2, Config::default());
         let (now, mut expected) = (scene.now, fetches[2..].iter());
@@ -345,7 +345,7 @@ fn fetch_of_a_series_that_fails_makes_room_for_the_next() {
 
 /// The second one waits for its turn behind the first.
 #[test]
-fn own_request_in_a_series_makes_room_for_the_next() {
+fn own_request_in_a_series_makes_room() {
     let one_at_a_time = Config {
         fetches: 1,
         first_fetches: 1,
@@ -363,7 +363,7 @@ fn own_request_in_a_series_makes_room_for_the_next() {
 
 /// The promise is dropped before its stream has taken it.
 #[test]
-fn untaken_promise_of_a_series_makes_room_for_the_next() {
+fn untaken_promise_of_a_series_makes_room() {
     let (mut scene, body) = (Scene::new(Config::default()), "<img src=p.gif?0>");
     scene.gateway.open_companion(true);
     let page = scene.page(body);

@@ -154,7 +154,7 @@ fn asked_after(
 /// The browser may send a cookie to another directory that the request of this one did not have. A
 /// query may be good for one request, and the browser may refuse a new cookie.
 #[test]
-fn redirect_with_cookies_leads_no_further_than_its_directory() {
+fn redirect_with_cookies_stays_in_its_directory() {
     let (old, both) = (("cookie", "id=0"), ("cookie", "id=0; b=0"));
     for (cookies, target, known, is_followed) in [
         (&["id=1; Path=/"][..], "/check/new", None, true),

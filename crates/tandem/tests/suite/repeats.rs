@@ -149,7 +149,7 @@ fn withheld_response_answers_a_crossing_request() {
 
 /// The client has compared the push with the request, and marks the next one.
 #[test]
-fn withheld_response_answers_no_request_that_refused_it() {
+fn withheld_response_answers_no_refusing_request() {
     let crossed = cross_withheld(&[("tandem-asked-again", "1")]);
     assert_eq!(crossed.next(), "GET /image.png");
 }
