@@ -51,8 +51,9 @@ pub(super) fn datagrams_received(path: &dyn WatchedPath) -> Option<u64> {
 enum Arrivals {
     /// The datagrams that have arrived.
     Datagrams(u64),
-    /// The bytes of a TCP connection that have arrived or were acknowledged.
-    Bytes(u64),
+    /// The bytes of a TCP connection that have arrived or were acknowledged, and whether others
+    /// wait for an acknowledgement.
+    Bytes(u64, bool),
 }
 
 /// Returns the count of a path, or `None` if nothing is counted.
@@ -61,7 +62,8 @@ fn arrivals(facts: &dyn Facts) -> Option<Arrivals> {
         return Some(Arrivals::Datagrams(count));
     }
     let bytes = facts.bytes_received()?;
-    Some(Arrivals::Bytes(bytes + facts.bytes_acknowledged()?))
+    let count = bytes + facts.bytes_acknowledged()?;
+    Some(Arrivals::Bytes(count, facts.has_unacknowledged()))
 }
 
 /// The observation of a path.
@@ -121,8 +123,8 @@ impl PathWatch {
         })
     }
 
-    /// Watches the path for a new exchange, whose request reaches the carrier now. Returns `None`
-    /// if the path counts nothing that arrives, or does not exist.
+    /// Watches the path for a new exchange, whose request reaches the carrier now, or once it has a
+    /// stream. Returns `None` if the path counts nothing that arrives, or does not exist.
     pub(super) fn expect(self: &Rc<Self>, probing: Probing) -> Option<PathWaiter> {
         match self.measure()? {
             (Arrivals::Datagrams(_), round_trip) => {
@@ -130,7 +132,7 @@ impl PathWatch {
                 silence.expect(now(), round_trip, probing);
                 self.silence.set(silence);
             }
-            (Arrivals::Bytes(count), _) => {
+            (Arrivals::Bytes(count, _), _) => {
                 let mut stall = self.stall.get();
                 stall.expect(now(), count);
                 self.stall.set(stall);
@@ -178,9 +180,9 @@ impl PathWatch {
                 self.silence.set(silence);
                 (look.state, look.probe, look.wait)
             }
-            (Arrivals::Bytes(count), answer) => {
+            (Arrivals::Bytes(count, waits), answer) => {
                 let mut stall = self.stall.get();
-                let look = stall.look(now(), count, answer);
+                let look = stall.look(now(), count, waits, answer);
                 self.stall.set(stall);
                 let state = match look.is_stalled {
                     true => PathState::Dead,

@@ -13,8 +13,9 @@
 //! by then.
 //!
 //! Progress is what the kernel counts: the bytes that have arrived, and those that the other end
-//! has acknowledged. A request is the first probe. A connection that only waits gets ever fewer
-//! PINGs, as the session sends them anyway after the last of these times.
+//! has acknowledged. A request is the first probe, if it has been sent: one that waits for a stream
+//! shows nothing. A connection that only waits gets ever fewer PINGs. The session itself probes
+//! after the last of these times, and this module only looks for the acknowledgement then.
 
 use std::time::{Duration, Instant};
 
@@ -22,8 +23,13 @@ use super::path_timeout::PathTimeout;
 
 /// The time without progress before a probe, while data arrives or a request has just been taken.
 const LEAST: Duration = Duration::from_secs(2);
-/// The longest time before a probe. The session itself probes after this time.
+/// The longest time before a probe. The session itself probes after this time, within half of it.
 const MOST: Duration = Duration::from_secs(20);
+/// The time between two looks for a probe of the session.
+const LOOK: Duration = Duration::from_secs(5);
+/// The most bytes of a probe by either end and of its answer, within TLS. They show no other
+/// traffic.
+const FEW: u64 = 256;
 /// The time for the acknowledgement of a probe: three times that of the other end's first answer,
 /// which contains a handshake. A cell or a satellite may be gone for two seconds.
 const ANSWER: PathTimeout = PathTimeout {
@@ -96,32 +102,52 @@ impl Stall {
     }
 
     /// Looks at the connection. `count` is the number of bytes that have arrived or were
-    /// acknowledged so far, and `answer` the time until the other end's first bytes.
-    pub(super) fn look(&mut self, now: Instant, count: u64, answer: Duration) -> Look {
+    /// acknowledged so far, `waits` is true if bytes wait for an acknowledgement, and `answer` is
+    /// the time until the other end's first bytes.
+    pub(super) fn look(&mut self, now: Instant, count: u64, waits: bool, answer: Duration) -> Look {
         let limit = ANSWER.over(Some(answer));
         let has_rested = self.has_rested(now);
         if count != self.count || has_rested {
+            let few = count.wrapping_sub(self.count) <= FEW;
             self.quiet = match self.probed {
-                Some(Probed { is_extra: true, .. }) if !has_rested => (2 * self.quiet).min(MOST),
+                _ if has_rested => LEAST,
+                Some(Probed { is_extra: true, .. }) => (2 * self.quiet).min(MOST),
+                None if few => self.quiet,
                 _ => LEAST,
             };
             (self.count, self.since, self.probed) = (count, now, None);
         }
-        let probe = self.probed.is_none() && now >= self.since + self.quiet;
-        if probe {
-            let is_extra = true;
-            self.probed = Some(Probed { at: now, is_extra });
+        if let Some(probed) = self.probed
+            && now >= probed.at + limit
+            && !waits
+        {
+            // Nothing was sent. A PING follows a request that waits, and nothing such a PING.
+            self.probed = None;
+            if probed.is_extra {
+                (self.since, self.quiet) = (now, (2 * self.quiet).min(MOST));
+            }
+        }
+        let mut probe = false;
+        if self.probed.is_none() && now >= self.since + self.quiet {
+            // The session probes too in the end.
+            let is_late = self.quiet < MOST || now >= self.since + 2 * self.quiet;
+            probe = !waits && is_late;
+            if waits || probe {
+                let is_extra = true;
+                self.probed = Some(Probed { at: now, is_extra });
+            }
         }
         let verdict = self.probed.map(|probed| probed.at + limit);
         let is_stalled = verdict.is_some_and(|at| now >= at);
         let next = match verdict {
             Some(_) if is_stalled => now + AGAIN,
             Some(at) => at,
+            None if now >= self.since + self.quiet => now + LOOK,
             None => self.since + self.quiet,
         };
         let mut wait = next.saturating_duration_since(now);
         // A download notices its progress late by half of this time at most. An idle tunnel wakes
-        // nothing for that.
+        // little for that.
         if self.quiet == LEAST {
             wait = wait.min(LEAST / 2);
         }
@@ -156,6 +182,8 @@ mod tests {
         flow: u64,
         /// True while the other end acknowledges probes.
         answers: bool,
+        /// True while bytes wait for an acknowledgement.
+        waits: bool,
         probes: usize,
     }
 
@@ -171,21 +199,34 @@ mod tests {
                 count: 0,
                 flow: 0,
                 answers: true,
+                waits: true,
                 probes: 0,
             }
+        }
+
+        /// Acknowledges the request.
+        fn answer(&mut self) {
+            self.count += 1;
+            self.waits = false;
+        }
+
+        fn look(&mut self) -> Look {
+            let (now, count) = (self.now, self.count);
+            self.stall.look(now, count, self.waits, ROUND_TRIP)
         }
 
         /// Passes time, and returns the time until the connection has stalled.
         fn pass(&mut self, time: Duration) -> Option<Duration> {
             let begun = self.now;
             while self.now < begun + time {
-                let look = self.stall.look(self.now, self.count, ROUND_TRIP);
+                let look = self.look();
                 if look.is_stalled {
                     return Some(self.now - begun);
                 }
                 if look.probe {
                     self.probes += 1;
                     self.count += u64::from(self.answers);
+                    self.waits |= !self.answers;
                 }
                 self.now += look.wait;
                 self.count += look.wait.as_millis() as u64 * self.flow / 1000;
@@ -201,11 +242,11 @@ mod tests {
         assert_eq!(scene.probes, 0, "the request is the probe");
         // Other requests do not delay it.
         scene.stall.expect(scene.now, scene.count);
-        assert!(scene.stall.look(scene.now, 0, ROUND_TRIP).is_stalled);
+        assert!(scene.look().is_stalled);
         // The path is back.
-        scene.count += 1;
+        scene.answer();
         scene.stall.expect(scene.now, scene.count);
-        let look = scene.stall.look(scene.now, scene.count, ROUND_TRIP);
+        let look = scene.look();
         assert!(!look.is_stalled && !look.probe);
     }
 
@@ -216,7 +257,7 @@ mod tests {
             let (begun, answer) = (stall.since, Duration::from_millis(answer));
             let mut now = begun;
             let stalled_in = loop {
-                let look = stall.look(now, 0, answer);
+                let look = stall.look(now, 0, true, answer);
                 if look.is_stalled {
                     break now - begun;
                 }
@@ -229,6 +270,7 @@ mod tests {
     #[test]
     fn download_that_breaks_off_stalls_after_one_probe() {
         let mut scene = Scene::new();
+        scene.answer();
         scene.flow = 10_000;
         assert_eq!(scene.pass(60 * SECOND), None);
         assert_eq!(scene.probes, 0);
@@ -241,11 +283,39 @@ mod tests {
     #[test]
     fn long_poll_costs_few_probes() {
         let mut scene = Scene::new();
-        scene.count += 1;
-        assert_eq!(scene.pass(30 * SECOND), None);
+        scene.answer();
+        assert_eq!(scene.pass(40 * SECOND), None);
         assert!(scene.probes <= 4, "{}", scene.probes);
-        assert_eq!(scene.pass(600 * SECOND), None);
-        assert!((25..=34).contains(&scene.probes), "{}", scene.probes);
+        // The session itself probes after 20 to 30 seconds.
+        for _ in 0..100 {
+            assert_eq!(scene.pass(27 * SECOND), None);
+            scene.count += 2 * 39;
+        }
+        assert!(scene.probes <= 5, "{}", scene.probes);
+        // One of its probes gets no acknowledgement.
+        assert_eq!(scene.pass(27 * SECOND), None);
+        scene.waits = true;
+        let stalled_in = scene.pass(60 * SECOND).expect("it stalls");
+        assert!(stalled_in <= LOOK + ANSWER.least, "{stalled_in:?}");
+        assert!(scene.probes <= 5, "{}", scene.probes);
+    }
+
+    #[test]
+    fn long_poll_without_probes_of_the_session_is_probed() {
+        let mut scene = Scene::new();
+        scene.answer();
+        assert_eq!(scene.pass(60 * SECOND), None);
+        scene.answers = false;
+        assert!(scene.pass(60 * SECOND).is_some());
+    }
+
+    #[test]
+    fn request_that_was_not_sent_does_not_stall() {
+        let mut scene = Scene::new();
+        (scene.waits, scene.answers) = (false, true);
+        assert_eq!(scene.pass(60 * SECOND), None);
+        assert!((1..=6).contains(&scene.probes), "{}", scene.probes);
+        assert_eq!(scene.count, scene.probes as u64);
     }
 
     #[test]
@@ -254,7 +324,7 @@ mod tests {
         scene.answers = false;
         assert_eq!(scene.pass(2 * SECOND), None);
         scene.now += 60 * SECOND;
-        let look = scene.stall.look(scene.now, scene.count, ROUND_TRIP);
+        let look = scene.look();
         assert!(!look.is_stalled && !look.probe);
         assert!(scene.pass(60 * SECOND).is_some());
     }

@@ -134,3 +134,126 @@ fn ended_session_does_not_answer() {
         assert!(answered.0.is_err());
     });
 }
+
+/// A connection over TCP, and its facts.
+#[derive(Default)]
+struct Tcp(Rc<Bytes>);
+
+#[derive(Default)]
+struct Bytes {
+    count: Cell<u64>,
+    /// True while bytes wait for an acknowledgement.
+    waits: Cell<bool>,
+    /// The time of the last bytes of the other end.
+    heard: Cell<Option<Instant>>,
+    probes: Cell<u32>,
+}
+
+impl Bytes {
+    /// Delivers a PING within TLS, and its answer.
+    fn answer(&self) {
+        self.count.set(self.count.get() + 2 * 39);
+        self.heard.set(Some(now()));
+    }
+}
+
+impl Facts for Bytes {
+    fn below(&self) -> Option<&dyn Facts> {
+        None
+    }
+
+    fn bytes_received(&self) -> Option<u64> {
+        Some(1)
+    }
+
+    fn bytes_acknowledged(&self) -> Option<u64> {
+        Some(self.count.get())
+    }
+
+    fn has_unacknowledged(&self) -> bool {
+        self.waits.get()
+    }
+}
+
+impl WatchedPath for Tcp {
+    fn facts(&self) -> Option<Rc<dyn Facts>> {
+        Some(Rc::clone(&self.0) as _)
+    }
+
+    fn ended(&self) -> Option<Error> {
+        None
+    }
+
+    fn heard(&self) -> Option<Heard> {
+        None
+    }
+
+    fn answered_in(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+
+    fn probe(&self) -> bool {
+        self.0.probes.set(self.0.probes.get() + 1);
+        if !self.0.waits.get() {
+            self.0.answer();
+        }
+        true
+    }
+}
+
+/// Runs a test with a connection over TCP and its watch.
+fn run_tcp<F: Future<Output = ()>>(test: impl FnOnce(Rc<Bytes>, Rc<PathWatch>) -> F) {
+    run(|_, _| async {
+        let path = Tcp::default();
+        let bytes = Rc::clone(&path.0);
+        let watch = PathWatch::new(Rc::new(path));
+        test(bytes, watch).await;
+    });
+}
+
+#[test]
+fn unacknowledged_request_stalls_over_tcp() {
+    run_tcp(|bytes, watch| async move {
+        bytes.waits.set(true);
+        let _watched = watch.expect(Probing::Alone).expect("a path");
+        let begun = now();
+        watch.until_silent().await;
+        assert_eq!(now() - begun, Duration::from_secs(3));
+        assert_eq!(bytes.probes.get(), 0, "the request is the probe");
+        bytes.waits.set(false);
+        bytes.answer();
+        let alive = tokio::time::timeout(Duration::from_secs(1), watch.until_alive());
+        assert!(alive.await.is_ok());
+    });
+}
+
+/// The session has no stream for the request yet.
+#[test]
+fn request_that_waits_finds_no_stall_over_tcp() {
+    run_tcp(|bytes, watch| async move {
+        let _watched = watch.expect(Probing::Alone).expect("a path");
+        let found = tokio::time::timeout(Duration::from_secs(10), watch.until_silent());
+        assert!(found.await.is_err());
+        assert!((1..=3).contains(&bytes.probes.get()));
+    });
+}
+
+/// The session sends a PING if it has heard nothing for 20 seconds, and looks every ten.
+#[test]
+fn idle_tunnel_over_tcp_is_probed_by_its_session() {
+    run_tcp(|bytes, watch| async move {
+        let _watched = watch.expect(Probing::Alone).expect("a path");
+        bytes.answer();
+        let mut pings = 0;
+        for _ in 0..360 {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            let heard = bytes.heard.get().expect("a time");
+            if now() - heard >= Duration::from_secs(20) {
+                bytes.answer();
+                pings += 1;
+            }
+        }
+        println!("{pings} PINGs of the session, {} more", bytes.probes.get());
+        assert!(bytes.probes.get() <= 5, "{}", bytes.probes.get());
+    });
+}
