@@ -42,7 +42,7 @@ use crate::stage::{Stage, refuse_reserved};
 use crate::status::{Opened, SessionStatus};
 use crate::transport::{Dial, Target};
 use crate::{versions, warm_up};
-use beside::Beside;
+use beside::Dials;
 use choice::{WayGroup, observe};
 use of_key::OfKeys;
 use refuge::{Checks, Left};
@@ -163,8 +163,8 @@ struct PoolSlot {
     doubts: Cell<[Option<Instant>; 2]>,
     /// True if the session was opened for exchanges that may move to it.
     is_spare: Cell<bool>,
-    /// The session that is opened beside this one while it has stalled.
-    beside: Cell<Weak<Beside>>,
+    /// The sessions that are opened beside this one while it has stalled.
+    dials: Dials,
     /// The task that replaces the session when it is old.
     _rotation: Option<Task>,
     /// The task that learns the speed of the session's path.
@@ -329,7 +329,7 @@ impl Gateways {
             doubted: Rc::default(),
             doubts: Cell::default(),
             is_spare: Cell::new(false),
-            beside: Cell::default(),
+            dials: Dials::default(),
             _rotation: rotation,
             _speed: speed,
         }
@@ -372,7 +372,8 @@ impl Gateways {
             .filter(|request| wire::asks_dictionary(&request.fields))
             .and_then(|request| versions::key(request));
         let takes_early = may_be_early(exchange);
-        for attempt in 0..self.limits.tries.max(count) {
+        let attempts = self.limits.tries.max(count);
+        for attempt in 0..attempts {
             METRICS.exchanges_retried.add(u64::from(attempt > 0));
             METRICS
                 .exchanges_moved
@@ -385,7 +386,8 @@ impl Gateways {
                 let fields = &mut exchange.request_mut().fields;
                 sink.set_carrying(versions::name(fields, key, session.mark()));
             }
-            let error = match self.run(&session, index, exchange, sink).await {
+            let is_last = attempt + 1 == attempts;
+            let error = match self.run(&session, index, exchange, sink, is_last).await {
                 Outcome::Done => {
                     self.prefer(&exchange.isolation, index);
                     self.gateways[index].answered(&*session);
@@ -440,16 +442,18 @@ impl Gateways {
     }
 
     /// Runs an exchange on a session. A safe exchange that is not bound to it may move to another
-    /// session.
+    /// session, unless this is the last attempt at a response that has not begun.
     async fn run(
         &self,
         session: &Rc<dyn Connected>,
         gateway: usize,
         exchange: &mut Exchange,
         sink: &mut Sink,
+        is_last: bool,
     ) -> Outcome {
         let isolation = exchange.isolation.clone();
         let (is_bound, has_part) = (sink.binding(), sink.fullness());
+        let has_begun = sink.usage();
         if !is_safe(&exchange.request.method) {
             let watched = self.leave(&isolation, gateway, session, || false);
             return tokio::select! {
@@ -468,9 +472,11 @@ impl Gateways {
                 std::future::pending::<()>().await;
             }
         };
+        // The present session may still deliver. A pool that drains opens no session for a move.
+        let has_next = || !is_last && !self.draining.get() && body.may_rewind();
         // A reader that has a part of a response gets the rest from the same session, unless it can
         // request the rest.
-        let may_move = || !is_bound() && may_repeat();
+        let may_move = || !is_bound() && may_repeat() && (has_begun() || has_next());
         let left = self.leave_when_read(&isolation, gateway, session, may_move, has_part);
         tokio::select! {
             biased;

@@ -128,6 +128,12 @@ impl Body {
         true
     }
 
+    /// Returns true if [`Self::rewind`] would succeed.
+    pub fn may_rewind(&self) -> bool {
+        let inner = self.inner.as_ref();
+        inner.is_none_or(|inner| inner.borrow().kept.is_some())
+    }
+
     /// See [`Chunks::has_arrived`].
     pub fn has_arrived(&self) -> bool {
         let arrived = |inner: &Rc<RefCell<BodyState>>| inner.borrow().source.has_arrived();

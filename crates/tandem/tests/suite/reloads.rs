@@ -61,7 +61,7 @@ fn reload_ends_connections_without_a_request() {
 }
 
 /// Requests a file, and reads its first half.
-fn begin(http: SocketAddr, origin: &FileOrigin) -> Client {
+pub(crate) fn begin(http: SocketAddr, origin: &FileOrigin) -> Client {
     let mut browser = Client::to(http);
     browser.send(request("GET", &origin.url(), ""));
     assert_eq!(browser.head().unwrap().status, 200);

@@ -45,7 +45,10 @@ impl Gateways {
 
 /// Opens the next session before the old one, which is still in use, stops taking requests.
 async fn rotate(pool: Weak<Gateways>, key: (Isolation, usize)) {
-    let Some(pool) = pool.upgrade() else { return };
+    // A pool that drains opens no session for later requests.
+    let Some(pool) = pool.upgrade().filter(|pool| !pool.draining.get()) else {
+        return;
+    };
     let Some(old) = pool
         .slots
         .borrow()
@@ -58,6 +61,9 @@ async fn rotate(pool: Weak<Gateways>, key: (Isolation, usize)) {
     if old.active() > 0 {
         let next = pool.open(&key.0, key.1);
         if introduce(Rc::clone(&next)).await.is_ok() {
+            if pool.draining.get() {
+                return next.drain();
+            }
             let slot = pool.slot(next, key.clone());
             let mut slots = pool.slots.borrow_mut();
             if slots

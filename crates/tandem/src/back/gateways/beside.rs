@@ -10,6 +10,8 @@
 //! So the old session stays until the other one has answered, and exchanges that cannot move stay
 //! on it. All exchanges of a session share the other one.
 //!
+//! A pool that drains dials nothing, since its gateways may be those of a former configuration.
+//!
 //! This is for direct connections only. Behind a proxy, the kernel sees the acknowledgements of the
 //! proxy, and a new circuit has a price.
 
@@ -33,14 +35,50 @@ const AGAIN: Duration = Duration::from_secs(1);
 const MOST_AGAIN: Duration = Duration::from_secs(8);
 
 /// A session that is opened beside one that has stalled.
-pub(super) struct Beside {
+struct Beside {
     session: Rc<dyn Connected>,
     /// The network on which it was dialled.
     network: Network,
-    begun: Instant,
-    /// The time before another dial.
-    pause: Duration,
     has_failed: Cell<bool>,
+}
+
+/// The last dial beside a session.
+#[derive(Clone, Copy)]
+struct LastDial {
+    begun: Instant,
+    network: Network,
+    /// The time before another dial on the same network.
+    pause: Duration,
+}
+
+/// The dials beside one session. The exchanges that wait for one of them keep it.
+#[derive(Default)]
+pub(super) struct Dials {
+    current: Cell<Weak<Beside>>,
+    last: Cell<Option<LastDial>>,
+}
+
+impl Dials {
+    /// Returns the dial that is under way.
+    fn current(&self) -> Option<Rc<Beside>> {
+        let current = self.current.take();
+        self.current.set(Weak::clone(&current));
+        current.upgrade().filter(|it| !it.has_failed.get())
+    }
+
+    /// Returns the pause after a dial that begins now, or the rest of the present pause as an
+    /// error. A pause is over when this machine moves to another network.
+    fn pause(&self, network: Network) -> Result<Duration, Duration> {
+        let last = self.last.get().filter(|last| last.network == network);
+        let Some(last) = last else { return Ok(AGAIN) };
+        let elapsed = last.begun.elapsed();
+        match last.pause.saturating_sub(elapsed) {
+            // The session has delivered since.
+            Duration::ZERO if elapsed > 2 * MOST_AGAIN => Ok(AGAIN),
+            Duration::ZERO => Ok((2 * last.pause).min(MOST_AGAIN)),
+            rest => Err(rest),
+        }
+    }
 }
 
 impl Gateways {
@@ -78,58 +116,73 @@ impl Gateways {
         }
     }
 
-    /// Resolves once another session has taken the place of one that has stalled.
+    /// Resolves once another session that is established has taken the place of one that has
+    /// stalled. A pool that drains dials nothing, and resolves at once: responses whose rest goes
+    /// by the next configuration leave then.
     async fn until_replaced(
         &self,
         isolation: &Isolation,
         index: usize,
         session: &Rc<dyn Connected>,
     ) {
-        while !self.has_left(isolation, index, session) {
-            let Some(beside) = self.beside(isolation, index, session) else {
-                return;
-            };
-            if self.is_established(index, &beside).await {
-                self.replace(isolation, index, session, &beside.session);
-            } else {
-                // The others who wait see this dial until then.
-                tokio::time::sleep_until(beside.begun + beside.pause).await;
+        while !self.draining.get() {
+            if self.has_left(isolation, index, session) {
+                if self.has_open_way(isolation, index) {
+                    return;
+                }
+                let next = self.session(isolation, index);
+                let _ = tokio::time::timeout(AGAIN, next.established()).await;
+                if !self.has_open_way(isolation, index) {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                continue;
+            }
+            match self.beside(isolation, index, session) {
+                Ok(beside) => {
+                    if self.is_established(index, &beside).await {
+                        self.replace(isolation, index, session, &beside.session);
+                    }
+                }
+                Err(rest) => tokio::time::sleep(rest.min(AGAIN)).await,
             }
         }
     }
 
+    /// Returns true if a session by any way to the gateway takes the requests of a key.
+    fn has_open_way(&self, isolation: &Isolation, index: usize) -> bool {
+        let group = self.group(index);
+        group.is_some_and(|group| group.entries().any(|of| self.is_open(isolation, of)))
+    }
+
     /// Returns the session that is opened beside another one, and dials it if there is none.
+    /// Returns the time before the next dial as an error.
     fn beside(
         &self,
         isolation: &Isolation,
         index: usize,
         session: &Rc<dyn Connected>,
-    ) -> Option<Rc<Beside>> {
+    ) -> Result<Rc<Beside>, Duration> {
         let key = (isolation.clone(), index);
-        let earlier = {
-            let slots = self.slots.borrow();
-            let slot = slots.get(&key)?;
-            let earlier = slot.beside.take();
-            slot.beside.set(Weak::clone(&earlier));
-            earlier.upgrade()
-        };
-        let is_current = |it: &Rc<Beside>| !it.has_failed.get() || it.begun.elapsed() < it.pause;
-        if let Some(current) = earlier.as_ref().filter(|it| is_current(it)) {
-            return Some(Rc::clone(current));
+        let (slots, network) = (self.slots.borrow(), self.network(index));
+        let slot = slots.get(&key);
+        let slot = slot.filter(|slot| Rc::ptr_eq(&slot.current, session));
+        let dials = &slot.ok_or(AGAIN)?.dials;
+        if let Some(current) = dials.current() {
+            return Ok(current);
         }
-        let pause = earlier.map_or(AGAIN, |it| (2 * it.pause).min(MOST_AGAIN));
+        let pause = dials.pause(network)?;
         let beside = Rc::new(Beside {
-            network: self.network(index),
+            network,
             session: self.open(isolation, index),
-            begun: Instant::now(),
-            pause,
             has_failed: Cell::new(false),
         });
-        let slots = self.slots.borrow();
-        let slot = slots.get(&key);
-        let slot = slot.filter(|slot| Rc::ptr_eq(&slot.current, session))?;
-        slot.beside.set(Rc::downgrade(&beside));
-        Some(beside)
+        dials.current.set(Rc::downgrade(&beside));
+        dials.last.set(Some(LastDial {
+            begun: Instant::now(),
+            network,
+            pause,
+        }));
+        Ok(beside)
     }
 
     /// Returns true once a session is established, and false if it fails. A dial from an address
@@ -139,16 +192,20 @@ impl Gateways {
         let is_established = loop {
             match tokio::time::timeout(AGAIN, &mut established).await {
                 Ok(established) => break established.is_ok(),
+                Err(_) if self.draining.get() => break false,
                 Err(_) if self.network(index) != beside.network => break false,
                 Err(_) if beside.has_failed.get() => break false,
                 Err(_) => {}
             }
         };
-        beside.has_failed.set(!is_established);
+        if !is_established && !beside.has_failed.replace(true) {
+            METRICS.sessions_failed.add(1);
+            tracing::debug!("no other connection to the gateway works");
+        }
         is_established
     }
 
-    /// Gives the place of a session to another one, unless that has happened.
+    /// Gives the place of a session to another one, unless that has happened or the pool drains.
     fn replace(
         &self,
         isolation: &Isolation,
@@ -156,7 +213,7 @@ impl Gateways {
         session: &Rc<dyn Connected>,
         next: &Rc<dyn Connected>,
     ) {
-        if self.has_left(isolation, index, session) {
+        if self.draining.get() || self.has_left(isolation, index, session) {
             return;
         }
         METRICS.sessions_lost.add(1);

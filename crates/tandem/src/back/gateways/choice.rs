@@ -153,7 +153,7 @@ impl Gateways {
         }
         let network = self.network(group.first);
         let order = group.ways.borrow_mut().order(network, now());
-        if let Some(way) = order.retried {
+        if let Some(way) = order.retried.filter(|_| !self.draining.get()) {
             let (session, index, _use) = begin(group.first + way);
             // A session that is open since an earlier trial is not observed again.
             if session.is_established() && group.ways.borrow().is_throttled(network, way) {

@@ -76,7 +76,7 @@ impl Gateways {
         let (Some(group), Some(other)) = (self.group(index), self.refuge(index)) else {
             return;
         };
-        if group.comparing.replace(true) {
+        if self.draining.get() || group.comparing.replace(true) {
             return;
         }
         METRICS.ways_compared.add(1);

@@ -209,6 +209,14 @@ impl Gateways {
         loop {
             self.until_silent(index, session, &mut watched).await;
             let before = datagrams(&**session);
+            if self.draining.get() {
+                // The refuge may lead to a gateway of a former configuration.
+                if session.dies().await {
+                    let may_move = || may_move() && !has_received(&**session, before);
+                    return until_permitted(&may_move).await;
+                }
+                continue;
+            }
             let check = self.check(isolation, [index, other], session);
             if check.has_failed() {
                 self.until_next(&check, other).await;
@@ -487,7 +495,7 @@ impl Gateways {
 async fn until_answered(pool: &Weak<Gateways>, key: &(Isolation, usize)) -> bool {
     let (isolation, other) = (&key.0, key.1);
     for _ in 0..ATTEMPTS {
-        let Some(strong) = pool.upgrade() else {
+        let Some(strong) = pool.upgrade().filter(|pool| !pool.draining.get()) else {
             return false;
         };
         let network = strong.network(other);

@@ -100,18 +100,119 @@ fn unsafe_request_stays_on_a_stalled_session() {
 
 #[test]
 fn dials_beside_a_stalled_session_are_ever_rarer() {
+    for count in [1, 5] {
+        run(async {
+            let (scene, key) = on_tcp().await;
+            lose(&scene).await;
+            scene.ways[TLS].is_refused.set(true);
+            spawn_requests(&scene, &key, count);
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            // After 0, 1, 3, 7, 15, 23, … seconds, beside the first one.
+            let dials = scene.ways[TLS].dials.get() - 1;
+            assert!((8..=11).contains(&dials), "{dials} for {count}");
+            scene.ways[TLS].is_refused.set(false);
+            tokio::time::sleep(Duration::from_secs(9)).await;
+            assert_eq!(scene.ways[TLS].requests.get(), 1 + count);
+        });
+    }
+}
+
+#[test]
+fn request_stays_at_its_last_attempt() {
+    run(async {
+        let (scene, key) = on_tcp().await;
+        scene.ways[TLS].responds_in.set(10_000 * MS);
+        let get = spawn(&scene, Method::Get, &key);
+        for moves in 1..=3 {
+            lose(&scene).await;
+            tokio::time::sleep(100 * MS).await;
+            assert_eq!(scene.ways[TLS].dials.get(), 1 + moves);
+        }
+        assert_eq!(scene.ways[TLS].runs.get(), 4, "it has three attempts");
+        // The path comes back.
+        scene.ways[TLS].lost_before.set(None);
+        assert_eq!(get.await.expect("it ended"), TLS);
+    });
+}
+
+#[test]
+fn request_stays_until_a_later_session_answers() {
+    run(async {
+        let (scene, key) = on_tcp().await;
+        scene.ways[TLS].takes.set(5000 * MS);
+        scene.ways[TLS].responds_in.set(50 * MS);
+        spawn_requests(&scene, &key, 1);
+        tokio::time::sleep(10 * MS).await;
+        scene.pool.close_all(|_, index, _| index == TLS);
+        lose(&scene).await;
+        tokio::time::sleep(1000 * MS).await;
+        scene.ways[TLS].lost_before.set(None);
+        tokio::time::sleep(10 * MS).await;
+        assert_eq!(scene.ways[TLS].requests.get(), 2);
+        assert_eq!(scene.ways[TLS].runs.get(), 2, "it was not repeated");
+    });
+}
+
+/// Begins a request whose response has a rest, and returns the reply after its head.
+async fn begin(scene: &Scene, key: &Isolation) -> Reply {
+    let exchange = Exchange {
+        isolation: key.clone(),
+        ..Exchange::internal(RequestHead::get(Scheme::Http, "site.example", "/"))
+    };
+    let mut reply = ToGateway(Rc::clone(&scene.pool)).call(exchange);
+    assert!(matches!(reply.part().await, Some(Ok(Part::Head(_)))));
+    reply
+}
+
+/// The gateway may be one of the former configuration only.
+#[test]
+fn pool_that_drains_dials_nothing_beside_a_session() {
+    for way in [QUIC, TLS] {
+        run(async {
+            let key = Isolation::none();
+            let takes = [QUIC, DTLS, TLS].map(|of| if of == way { 50 } else { 3_600_000 });
+            let scene = Rc::new(Scene::new(takes));
+            assert_eq!(scene.get(&key).await, way);
+            scene.ways[way].has_body.set(true);
+            let (mut bound, mut free) = (begin(&scene, &key).await, begin(&scene, &key).await);
+            free.permit_break();
+            scene.ways[way].responds_in.set(1000 * MS);
+            let get = spawn(&scene, Method::Get, &key);
+            tokio::time::sleep(100 * MS).await;
+            let dials = || scene.ways.clone().map(|way| way.dials.get());
+            let before = dials();
+            scene.pool.drain();
+            scene.ways[way].is_blocked.set(true);
+            let part = tokio::time::timeout(Duration::from_secs(10), free.part());
+            let part = part.await.expect("its rest goes by another configuration");
+            let error = part.and_then(Result::err).expect("an error");
+            assert_eq!((error.kind, error.side), (Kind::Timeout, Side::Peer));
+            tokio::time::sleep(Duration::from_secs(50)).await;
+            assert_eq!(dials(), before);
+            scene.ways[way].is_blocked.set(false);
+            assert!(matches!(bound.part().await, Some(Ok(Part::Data(_)))));
+            assert_eq!(get.await.expect("it ended"), way);
+        });
+    }
+}
+
+/// A session that was dialled before the drain is established after it.
+#[test]
+fn pool_that_drains_takes_no_session_from_a_dial() {
     run(async {
         let (scene, key) = on_tcp().await;
         lose(&scene).await;
-        scene.ways[TLS].is_refused.set(true);
-        spawn_requests(&scene, &key, 5);
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        // After 0, 1, 3, 7, 15, 23, … seconds, beside the first one.
-        let dials = scene.ways[TLS].dials.get() - 1;
-        assert!((8..=11).contains(&dials), "{dials}");
-        scene.ways[TLS].is_refused.set(false);
-        tokio::time::sleep(Duration::from_secs(9)).await;
-        assert_eq!(scene.ways[TLS].requests.get(), 6);
+        scene.ways[TLS].takes.set(500 * MS);
+        spawn_requests(&scene, &key, 2);
+        tokio::time::sleep(100 * MS).await;
+        assert_eq!(scene.ways[TLS].dials.get(), 2);
+        scene.pool.drain();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert!(!scene.pool.is_open(&key, TLS));
+        assert_eq!(scene.ways[TLS].requests.get(), 1);
+        scene.ways[TLS].lost_before.set(None);
+        tokio::time::sleep(10 * MS).await;
+        assert_eq!(scene.ways[TLS].requests.get(), 3);
     });
 }
 
