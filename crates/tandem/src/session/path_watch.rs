@@ -202,7 +202,7 @@ impl PathWatch {
         Some(wait)
     }
 
-    /// Returns the count of what has arrived, and the round trip. Over TCP, the latter is the time
+    /// Returns the count of arrivals, and the round trip. Over TCP, the latter is the time
     /// until the other end's first bytes. Returns `None` if nothing is counted, or the path does
     /// not exist.
     fn measure(&self) -> Option<(Arrivals, Duration)> {

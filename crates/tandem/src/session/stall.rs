@@ -12,8 +12,8 @@
 //! some round trips show that the path delivers nothing. The kernel has repeated them several times
 //! by then.
 //!
-//! Progress is what the kernel counts: the bytes that have arrived, and those that the other end
-//! has acknowledged. A request is the first probe, if it has been sent: one that waits for a stream
+//! The kernel counts the progress: the bytes that have arrived, and those that the other end has
+//! acknowledged. A request is the first probe, if it has been sent: one that waits for a stream
 //! shows nothing. A connection that only waits gets ever fewer PINGs. The session itself probes
 //! after the last of these times, and this module only looks for the acknowledgement then.
 
@@ -102,8 +102,8 @@ impl Stall {
     }
 
     /// Looks at the connection. `count` is the number of bytes that have arrived or were
-    /// acknowledged so far, `waits` is true if bytes wait for an acknowledgement, and `answer` is
-    /// the time until the other end's first bytes.
+    /// acknowledged so far. `waits` is true if bytes wait for an acknowledgement. `answer` is the
+    /// time until the other end's first bytes.
     pub(super) fn look(&mut self, now: Instant, count: u64, waits: bool, answer: Duration) -> Look {
         let limit = ANSWER.over(Some(answer));
         let has_rested = self.has_rested(now);
