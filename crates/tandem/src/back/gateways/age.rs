@@ -45,10 +45,7 @@ impl Gateways {
 
 /// Opens the next session before the old one, which is still in use, stops taking requests.
 async fn rotate(pool: Weak<Gateways>, key: (Isolation, usize)) {
-    // A pool that drains opens no session for later requests.
-    let Some(pool) = pool.upgrade().filter(|pool| !pool.draining.get()) else {
-        return;
-    };
+    let Some(pool) = pool.upgrade() else { return };
     let Some(old) = pool
         .slots
         .borrow()
@@ -58,12 +55,15 @@ async fn rotate(pool: Weak<Gateways>, key: (Isolation, usize)) {
         return;
     };
     METRICS.sessions_rotated.add(1);
-    if old.active() > 0 {
-        let next = pool.open(&key.0, key.1);
-        if introduce(Rc::clone(&next)).await.is_ok() {
-            if pool.draining.get() {
-                return next.drain();
-            }
+    // A pool that drains opens no session for later requests.
+    let is_needed = old.active() > 0 && !pool.draining.get();
+    let next = is_needed.then(|| pool.open(&key.0, key.1));
+    let next = match next {
+        Some(next) if introduce(Rc::clone(&next)).await.is_ok() => Some(next),
+        _ => None,
+    };
+    match next {
+        Some(next) if !pool.draining.get() => {
             let slot = pool.slot(next, key.clone());
             let mut slots = pool.slots.borrow_mut();
             if slots
@@ -72,11 +72,11 @@ async fn rotate(pool: Weak<Gateways>, key: (Isolation, usize)) {
             {
                 slots.insert(key, slot);
             }
-        } else {
+        }
+        next => {
+            next.iter().for_each(|next| next.drain());
             pool.forget(&key, &old);
         }
-    } else {
-        pool.forget(&key, &old);
     }
     old.drain();
 }
