@@ -77,6 +77,33 @@ mod tests {
         }
     }
 
+    /// The statistics of the second browser do not know the page.
+    #[test]
+    fn session_may_change_its_browser() {
+        let options = Options {
+            consider_browser: true,
+            ..Options::default()
+        };
+        let mut basic = Basic::new(options);
+        for (number, url, browser) in [(0, 4, 2), (1, 0, 3)] {
+            let request = Request {
+                session: 0,
+                user: 0,
+                number,
+                url,
+                favicon: false,
+                get: true,
+                status: 200,
+                size: 1,
+                agent: agent(browser),
+                now: 0,
+            };
+            let sent = basic.sending(&request, |a, b| a.cmp(&b), &mut Vec::new());
+            let expected = [Class::Page, Class::Asset][number as usize];
+            assert_eq!(sent.map(|sent| sent.class), Some(expected));
+        }
+    }
+
     proptest! {
         #[test]
         fn classes_are_those_of_the_full_statistics(

@@ -260,12 +260,10 @@ impl Learner {
                 requested: Vec::new(),
             });
         let table = &mut self.tables[self.options.table(request.agent)];
-        if table.len() <= request.url as usize {
-            table.resize_with(request.url as usize + 1, UrlStats::default);
-        }
+        let requests = stats_of(table, request.url).requests;
         let pause = request.now.saturating_sub(session.last_time);
         let pause = (!session.loads.is_empty()).then_some(pause);
-        let class = class_of(pause, table[request.url as usize].requests, &self.options);
+        let class = class_of(pause, requests, &self.options);
         match class {
             Class::Page => {
                 let history = self.histories.get(&session.user);
@@ -417,6 +415,15 @@ fn offer(
     }
 }
 
+/// Returns the statistics of a URL, which are new if it was never seen.
+fn stats_of(table: &mut Vec<UrlStats>, url: UrlId) -> &mut UrlStats {
+    let at = url as usize;
+    if table.len() <= at {
+        table.resize_with(at + 1, UrlStats::default);
+    }
+    &mut table[at]
+}
+
 fn asset(
     session: &mut Session,
     table: &mut Vec<UrlStats>,
@@ -426,16 +433,14 @@ fn asset(
     keep_loads: bool,
 ) {
     session.add_resource(at, url, keep_loads);
-    if table.len() <= url as usize {
-        table.resize_with(url as usize + 1, UrlStats::default);
-    }
-    let stats = &mut table[url as usize];
+    let stats = stats_of(table, url);
     let count = f64::from(stats.requests.as_asset);
     stats.size = (stats.size * count + size) / (count + 1.0);
     stats.requests.as_asset += 1;
     let load = &session.loads[at];
     if !load.duplicate && !load.dirty {
-        let page = table[load.page as usize].page.get_or_insert_default();
+        // The page may have come with another agent, and be in another table.
+        let page = stats_of(table, load.page).page.get_or_insert_default();
         *page.assets.entry(url, 0) += 1;
     }
 }
