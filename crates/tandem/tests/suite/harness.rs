@@ -45,6 +45,8 @@ pub(crate) fn gateway_options() -> GatewayOptions {
         open: Some(true),
         allow_dest: vec!["127.0.0.0/8".parse().unwrap()],
         workers: Some(1),
+        // Otherwise, one page of fifty gets no pushes.
+        hold_out: Some(0.0),
         ..GatewayOptions::default()
     }
 }
