@@ -158,11 +158,7 @@ fn download_survives_a_restart_of_the_gateway() {
         let hop = relay.as_ref().map_or(address, |(_, relayed)| *relayed);
         let (client, http, _) = start_client(client_options(&format!("h2+tcp://{hop}")));
         let origin = FileOrigin::start(FileRules::default());
-        let mut browser = Client::to(http);
-        browser.send(request("GET", &origin.url(), ""));
-        assert_eq!(browser.head().unwrap().status, 200);
-        let half = origin.file().len() / 2;
-        assert!(browser.read_exact(half) == origin.file()[..half]);
+        let mut browser = origin.begin(http);
         stop(gateway);
         std::thread::sleep(Duration::from_secs(1));
         let mut options = gateway_options();
@@ -297,11 +293,7 @@ fn download_that_the_origin_breaks_off_goes_on() {
     let (solo, http, _) = start_client(solo_options(SoloMode::Direct));
     for http in [pair.http, http] {
         let origin = FileOrigin::start(FileRules::default());
-        let mut browser = Client::to(http);
-        browser.send(request("GET", &origin.url(), ""));
-        assert_eq!(browser.head().unwrap().status, 200);
-        let half = origin.file().len() / 2;
-        assert!(browser.read_exact(half) == origin.file()[..half]);
+        let mut browser = origin.begin(http);
         origin.break_off();
         finish(&mut browser, &origin.file());
     }

@@ -1,11 +1,12 @@
 //! An origin of one file, of which it also sends the ranges that a request asks for.
 
 use std::io::{self, Write as _};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use crate::harness::{Asked, Client, PATIENCE, Scene};
+use crate::harness::{Asked, Client, PATIENCE, Scene, request};
 
 /// The behaviour of the origin.
 #[derive(Clone, Copy)]
@@ -73,6 +74,16 @@ impl FileOrigin {
 
     pub(crate) fn url(&self) -> String {
         self.scene.url("/file")
+    }
+
+    /// Requests the file of a client, and reads its first half.
+    pub(crate) fn begin(&self, http: SocketAddr) -> Client {
+        let mut browser = Client::to(http);
+        browser.send(request("GET", &self.url(), ""));
+        assert_eq!(browser.head().unwrap().status, 200);
+        let (file, half) = (self.file(), self.rules.size / 2);
+        assert!(browser.read_exact(half) == file[..half]);
+        browser
     }
 
     /// Replaces the file.

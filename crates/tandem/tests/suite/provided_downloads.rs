@@ -1,7 +1,6 @@
 //! Downloads over a transport that another crate provides, whose path breaks: the rest arrives over
 //! TCP, or over another session.
 
-use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -12,16 +11,6 @@ use crate::harness::{Client, Scene, request};
 use crate::provided::{start_client, start_gateway, stop};
 use crate::provided_lives::{Mortal, NOTICE};
 use crate::provided_ways::Ways;
-
-/// Requests a file, and reads its first half.
-fn begin(http: SocketAddr, origin: &FileOrigin) -> Client {
-    let mut browser = Client::to(http);
-    browser.send(request("GET", &origin.url(), ""));
-    assert_eq!(browser.head().unwrap().status, 200);
-    let half = origin.file().len() / 2;
-    assert!(browser.read_exact(half) == origin.file()[..half]);
-    browser
-}
 
 /// Reads the second half of a file. Returns the longest time between two pieces.
 fn finish(browser: &mut Client, origin: &FileOrigin) -> Duration {
@@ -40,7 +29,7 @@ fn finish(browser: &mut Client, origin: &FileOrigin) -> Duration {
 fn download_goes_on_over_tcp_when_udp_breaks() {
     let ways = Ways::start("download-broken", false);
     let origin = FileOrigin::start(FileRules::default());
-    let mut browser = begin(ways.http, &origin);
+    let mut browser = origin.begin(ways.http);
     assert_eq!(origin.range(), None);
     assert!(ways.is_over_udp());
     ways.network.blocked.store(true, Ordering::SeqCst);
@@ -81,7 +70,7 @@ fn download_without_a_strong_tag_waits_for_udp() {
         is_strong: false,
         ..FileRules::default()
     });
-    let mut browser = begin(ways.http, &origin);
+    let mut browser = origin.begin(ways.http);
     ways.network.blocked.store(true, Ordering::SeqCst);
     // The path is dead meanwhile, and TCP has answered.
     std::thread::sleep(Duration::from_secs(1));
@@ -115,7 +104,7 @@ fn slow_origin_keeps_its_download_on_udp() {
 fn download_goes_on_after_a_kill_of_the_gateway() {
     let pair = Mortal::start("download-killed");
     let origin = FileOrigin::start(FileRules::default());
-    let mut browser = begin(pair.http, &origin);
+    let mut browser = origin.begin(pair.http);
     let pair = pair.replace_gateway();
     let longest = finish(&mut browser, &origin);
     println!("{NAME}: the next byte came after {longest:?}");
@@ -132,7 +121,7 @@ fn download_survives_a_restart_of_the_gateway() {
     let (gateway, address) = start_gateway(&certificates, 0, |_| {});
     let (client, http) = start_client(&certificates, address, |_| {});
     let origin = FileOrigin::start(FileRules::default());
-    let mut browser = begin(http, &origin);
+    let mut browser = origin.begin(http);
     stop([gateway]);
     std::thread::sleep(Duration::from_secs(1));
     let (again, _) = start_gateway(&certificates, address.port(), |_| {});

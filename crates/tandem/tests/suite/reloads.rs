@@ -2,12 +2,11 @@
 //! way.
 
 use std::io::Read as _;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::file_origin::{FileOrigin, FileRules, start_of};
 use crate::harness::{
-    Client, PATIENCE, Scene, Way, block_on, client_options, endpoint, gateway_options, request,
+    Client, PATIENCE, Scene, Way, block_on, client_options, endpoint, gateway_options,
     start_client, start_gateway,
 };
 use crate::isolation::socks_proxy;
@@ -60,17 +59,6 @@ fn reload_ends_connections_without_a_request() {
     asked_after.recv_timeout(PATIENCE).unwrap();
 }
 
-/// Requests a file, and reads its first half.
-pub(crate) fn begin(http: SocketAddr, origin: &FileOrigin) -> Client {
-    let mut browser = Client::to(http);
-    browser.send(request("GET", &origin.url(), ""));
-    assert_eq!(browser.head().unwrap().status, 200);
-    let half = origin.file().len() / 2;
-    assert!(browser.read_exact(half) == origin.file()[..half]);
-    assert_eq!(origin.range(), None);
-    browser
-}
-
 #[test]
 fn broken_download_goes_on_by_the_last_configuration() {
     let (_gateway, gateway) = start_gateway(gateway_options());
@@ -78,7 +66,8 @@ fn broken_download_goes_on_by_the_last_configuration() {
     let options = |way: &Way| client_options(&format!("h2+tcp://{}", way.address));
     let (mut running, http, _) = start_client(options(&former));
     let origin = FileOrigin::start(FileRules::default());
-    let mut browser = begin(http, &origin);
+    let mut browser = origin.begin(http);
+    assert_eq!(origin.range(), None);
     let before = former.connections();
     for way in [&next, &last] {
         block_on(running.reload(Arc::new(options(way).typed().unwrap()))).unwrap();
@@ -102,7 +91,8 @@ fn broken_download_ends_without_its_gateway() {
     let options = client_options(&format!("h2+tcp://{}", way.address));
     let (mut running, http, _) = start_client(options.clone());
     let origin = FileOrigin::start(FileRules::default());
-    let mut browser = begin(http, &origin);
+    let mut browser = origin.begin(http);
+    assert_eq!(origin.range(), None);
     let before = way.connections();
     let mut without = options;
     let gateway = format!("h2+tcp://{}", way.address);

@@ -15,7 +15,6 @@ use crate::harness::{
     Client, Scene, block_on, client_options, endpoint, gateway_options, request, start_client,
     start_gateway,
 };
-use crate::reloads::begin;
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -132,11 +131,8 @@ fn request_leaves_a_lost_connection() {
 fn download_leaves_a_lost_connection() {
     let (path, pair, http) = start("h2");
     let origin = FileOrigin::start(FileRules::default());
-    let mut browser = Client::to(http);
-    browser.send(request("GET", &origin.url(), ""));
-    assert_eq!(browser.head().unwrap().status, 200);
+    let mut browser = origin.begin(http);
     let half = origin.file().len() / 2;
-    assert!(browser.read_exact(half) == origin.file()[..half]);
     assert_eq!(origin.range(), None);
     path.cut();
     let begun = Instant::now();
@@ -178,7 +174,8 @@ fn reload_ends_dials_beside_a_former_session() {
             client.request_ends();
         }),
     );
-    let mut browser = begin(http, &origin);
+    let mut browser = origin.begin(http);
+    assert_eq!(origin.range(), None);
     let (mut tunnel, to) = (Client::to(http), echo.address);
     tunnel.send(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n"));
     assert_eq!(tunnel.head().unwrap().status, 200);
