@@ -39,6 +39,13 @@ pub(crate) fn authority(url: &str) -> &str {
     split(url).map_or("", |(_, authority, _)| authority)
 }
 
+/// Returns a URL or a path before the last slash of the path.
+pub(crate) fn directory(url: &str) -> &str {
+    let path = url.split(['?', '#']).next().unwrap_or(url);
+    path.rsplit_once('/')
+        .map_or(path, |(directory, _)| directory)
+}
+
 /// Returns whether two URLs have the same origin.
 pub(crate) fn is_same_origin(one: &str, other: &str) -> bool {
     let origin = |url| split(url).map(|(scheme, authority, _)| (scheme, authority));

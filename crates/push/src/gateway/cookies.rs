@@ -28,6 +28,7 @@ use super::visitors::comes_from_site;
 use crate::cookies::{CookieChanges, CookieScope, cookies_of, sets_strict_cookie};
 use crate::fetch_standard::is_navigation;
 use crate::response_rules::is_part_of_page;
+use crate::url::directory;
 
 impl Gateway {
     /// Handles the head of a response to a request with an unsafe method, which may change cookies.
@@ -226,10 +227,4 @@ impl Gateway {
             Some(_) => Cookies::Unchanged,
         }
     }
-}
-
-/// Returns a path up to its last slash.
-fn directory(path: &str) -> &str {
-    let path = path.split(['?', '#']).next().unwrap_or_default();
-    path.rsplit_once('/').map_or("", |(directory, _)| directory)
 }

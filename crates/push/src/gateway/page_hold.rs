@@ -6,6 +6,7 @@ use tandem_preload::Kind;
 
 use super::fetch::Fetch;
 use super::table::FetchId;
+use crate::url::directory;
 
 /// Siblings count as unkept if there are this many claims of responses that no cache keeps for each
 /// response that a cache can keep. At most about a ninth of the bodies is then wasted.
@@ -57,11 +58,4 @@ impl Siblings {
     pub(super) fn contain(&self, fetch: &Fetch) -> bool {
         self.kind == fetch.purpose.kind() && *self.directory == *directory(&fetch.target.url)
     }
-}
-
-/// Returns a URL before the last slash of its path.
-fn directory(url: &str) -> &str {
-    let path = url.split('?').next().unwrap_or(url);
-    path.rsplit_once('/')
-        .map_or(path, |(directory, _)| directory)
 }
