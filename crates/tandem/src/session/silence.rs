@@ -41,9 +41,10 @@ const RARELY: Duration = Duration::from_secs(1);
 const DEAD_MEMORY: Duration = Duration::from_secs(5);
 
 /// The purpose of the probes of a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Probing {
     /// Exchanges move to another way once the path is dead.
+    #[default]
     Eager,
     /// The client looks for a sign that the gateway has lost the connection, which responds to a
     /// probe. No other way could carry the exchanges.
@@ -104,25 +105,22 @@ struct Probes {
 }
 
 /// The round trip of the path.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct RoundTrip {
     smoothed: Duration,
     variation: Duration,
-    /// The least time without a datagram after which the path is silent.
-    least: Duration,
-}
-
-impl Default for RoundTrip {
-    fn default() -> Self {
-        Self {
-            smoothed: Duration::ZERO,
-            variation: Duration::ZERO,
-            least: LEAST,
-        }
-    }
+    probing: Probing,
 }
 
 impl RoundTrip {
+    /// Returns the least time without a datagram after which the path is silent.
+    const fn least(self) -> Duration {
+        match self.probing {
+            Probing::Eager => LEAST,
+            Probing::Alone => LEAST_ALONE,
+        }
+    }
+
     /// Notes the smoothed round trip that the carrier has measured. A new sample moves it by an
     /// eighth of the sample's deviation (RFC 6298 section 2).
     fn note(&mut self, smoothed: Duration) {
@@ -142,14 +140,14 @@ impl RoundTrip {
 
     /// Returns the shortest time without a datagram before a probe, and between probes.
     fn step(self) -> Duration {
-        self.least.max(2 * self.smoothed) / 8
+        self.least().max(2 * self.smoothed) / 8
     }
 
     /// Returns the time after which a path without datagrams is silent.
     fn limit(self) -> Duration {
         (2 * self.smoothed)
             .max(self.answer() + 2 * self.step())
-            .max(self.least)
+            .max(self.least())
     }
 }
 
@@ -172,10 +170,7 @@ impl Silence {
     /// do not delay the verdict.
     pub(super) fn expect(&mut self, now: Instant, round_trip: Duration, probing: Probing) {
         self.round_trip.note(round_trip);
-        self.round_trip.least = match probing {
-            Probing::Eager => LEAST,
-            Probing::Alone => LEAST_ALONE,
-        };
+        self.round_trip.probing = probing;
         if self.has_rested(now) {
             self.probes = Probes::default();
         }
@@ -195,7 +190,7 @@ impl Silence {
         self.round_trip.note(round_trip);
         let step = self.round_trip.step();
         let has_rested = self.has_rested(now);
-        let is_alone = self.round_trip.least == LEAST_ALONE;
+        let is_alone = self.round_trip.probing == Probing::Alone;
         if count != self.count || has_rested {
             let few = count.wrapping_sub(self.count) <= KEEP_ALIVE;
             self.quiet = match self.probes.last {
@@ -251,7 +246,7 @@ impl Silence {
     /// dialled.
     fn has_rested(&self, now: Instant) -> bool {
         let late = match self.probes.sent < PROBES {
-            true => self.round_trip.least.max(2 * self.round_trip.smoothed) / 2,
+            true => self.round_trip.least().max(2 * self.round_trip.smoothed) / 2,
             false => DEAD_MEMORY,
         };
         now > self.due + late

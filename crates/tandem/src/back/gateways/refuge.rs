@@ -209,11 +209,12 @@ impl Gateways {
         loop {
             self.until_silent(index, session, &mut watched).await;
             let before = datagrams(&**session);
+            // A response that goes on stays.
+            let may_leave = || may_move() && !has_received(&**session, before);
             if self.draining.get() {
                 // The refuge may lead to a gateway of a former configuration.
                 if session.dies().await {
-                    let may_move = || may_move() && !has_received(&**session, before);
-                    return until_permitted(&may_move).await;
+                    return until_permitted(&may_leave).await;
                 }
                 continue;
             }
@@ -236,9 +237,7 @@ impl Gateways {
             }
             self.until_next(&check, other).await;
             if answered && self.has_left(isolation, index, session) {
-                // A response that goes on stays.
-                let may_move = || may_move() && !has_received(&**session, before);
-                return until_permitted(&may_move).await;
+                return until_permitted(&may_leave).await;
             }
         }
     }

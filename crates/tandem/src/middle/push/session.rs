@@ -285,10 +285,9 @@ impl PushSession {
     /// Forgets a push after its reply was dropped.
     pub(super) fn release_fetch(&self, fetch: FetchId) {
         // A response that it holds runs code of other stages when it is dropped.
-        let released = match &mut *self.state.borrow_mut() {
-            Some(state) => state.fetches.remove(&fetch),
-            None => None,
-        };
+        let mut slot = self.state.borrow_mut();
+        let released = slot.as_mut().and_then(|state| state.fetches.remove(&fetch));
+        drop(slot);
         drop(released);
         self.handle(|machine| machine.release_fetch(now(), fetch));
     }
