@@ -13,7 +13,7 @@ struct source
   unsigned long long next;
   unsigned long long length;
   bool fails;
-  bool rested;
+  bool paused;
 };
 
 static ssize_t
@@ -26,8 +26,8 @@ next_block (void *cls, void *buffer, size_t max, bool *more)
   *more = true;
   if (source->fails && source->next > 0)
     return -1;
-  source->rested = ! source->rested;
-  if (source->rested)
+  source->paused = ! source->paused;
+  if (source->paused)
     return 0;
   while (count < max && source->next < source->length)
     bytes[count++] = (unsigned char) (source->next++ % 251);

@@ -40,8 +40,8 @@ const REMEMBERED: usize = 16;
 /// The shortest length of the match codes (RFC 1951 section 3.2.5).
 const CODED_FROM: usize = 3;
 const END_OF_BLOCK: usize = 256;
-/// The latest text that a resting context keeps, in bytes.
-const RESTING_TEXT: usize = 2 << 10;
+/// The latest text that a released context keeps, in bytes.
+const RELEASED_TEXT: usize = 2 << 10;
 
 /// A compression context that lives as long as its session.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ struct Match {
 /// The part of a context that remains while its session is idle: the latest text, without the
 /// index.
 #[derive(Debug)]
-pub(crate) struct RestingDeflate {
+pub(crate) struct ReleasedDeflate {
     text: Vec<u8>,
     secrets: Vec<Range<usize>>,
     parts: Vec<usize>,
@@ -77,7 +77,7 @@ pub(crate) struct RestingDeflate {
 
 impl Deflate {
     pub(crate) fn new() -> Self {
-        Self::resume(RestingDeflate {
+        Self::resume(ReleasedDeflate {
             text: DICTIONARY.to_vec(),
             secrets: Vec::new(),
             parts: Vec::new(),
@@ -86,10 +86,10 @@ impl Deflate {
 
     /// Returns the latest text for `resume`. Later matches refer to this text only, which is part
     /// of the peer's window.
-    pub(crate) fn rest(&self) -> RestingDeflate {
-        let cut = self.text.len().saturating_sub(RESTING_TEXT);
+    pub(crate) fn release(&self) -> ReleasedDeflate {
+        let cut = self.text.len().saturating_sub(RELEASED_TEXT);
         let secrets = self.secrets.iter().filter(|secret| secret.end > cut);
-        RestingDeflate {
+        ReleasedDeflate {
             text: self.text[cut..].to_vec(),
             secrets: secrets
                 .map(|secret| secret.start.saturating_sub(cut)..secret.end - cut)
@@ -102,26 +102,26 @@ impl Deflate {
         }
     }
 
-    /// Goes on after `rest`: builds the index again.
-    pub(crate) fn resume(resting: RestingDeflate) -> Self {
+    /// Goes on after `release`: builds the index again.
+    pub(crate) fn resume(released: ReleasedDeflate) -> Self {
         let mut this = Self {
             text: Vec::with_capacity(2 * WINDOW),
             head: Box::new([0; 1 << HASH_BITS]),
             previous: Box::new([0; WINDOW]),
             secrets: VecDeque::new(),
             parts_before: Vec::new(),
-            parts: resting.parts,
+            parts: released.parts,
             bits: BitWriter::default(),
         };
-        this.text.extend_from_slice(&resting.text);
+        this.text.extend_from_slice(&released.text);
         let mut open = 0;
-        for secret in &resting.secrets {
+        for secret in &released.secrets {
             // A hash must not cover a part of the secret.
             this.remember(open..secret.start.saturating_sub(MIN_MATCH - 1));
             open = secret.end;
         }
         this.remember(open..this.text.len());
-        this.secrets = resting.secrets.into();
+        this.secrets = released.secrets.into();
         this
     }
 
@@ -469,7 +469,7 @@ mod tests {
                 write_zlib_head(&mut wire);
             }
             if index % 4 == 3 {
-                deflate = Deflate::resume(deflate.rest());
+                deflate = Deflate::resume(deflate.release());
             }
             deflate.write(block, secrets, &mut wire);
             assert!(wire.ends_with(&[0, 0, 0xff, 0xff]));
@@ -525,7 +525,7 @@ mod tests {
             let mut deflate = Deflate::new();
             let secret = 0..guess.len();
             deflate.write(&block, std::slice::from_ref(&secret), &mut Vec::new());
-            let mut deflate = Deflate::resume(deflate.rest());
+            let mut deflate = Deflate::resume(deflate.release());
             let mut wire = Vec::new();
             deflate.write(text, &[], &mut wire);
             wire.len()

@@ -15,7 +15,7 @@ use std::ops::Range;
 use memchr::{memchr_iter, memchr3};
 use tandem_http::message::is_token;
 
-use crate::deflate::{Deflate, RestingDeflate, write_stored, write_zlib_head};
+use crate::deflate::{Deflate, ReleasedDeflate, write_stored, write_zlib_head};
 use crate::inflate::Inflate;
 use crate::secrets::secret_part;
 
@@ -123,7 +123,7 @@ pub struct Encoder {
 enum Context {
     Fresh,
     Active(Deflate),
-    Resting(RestingDeflate),
+    Released(ReleasedDeflate),
 }
 
 impl Encoder {
@@ -149,16 +149,16 @@ impl Encoder {
         let mut deflate = match std::mem::replace(&mut self.context, Context::Fresh) {
             Context::Fresh => Deflate::new(),
             Context::Active(deflate) => deflate,
-            Context::Resting(resting) => Deflate::resume(resting),
+            Context::Released(text) => Deflate::resume(text),
         };
         deflate.write(&block.bytes, secrets, out);
         self.context = Context::Active(deflate);
     }
 
     /// Frees most of the memory of the context. The next block refers only to the latest text.
-    pub fn rest(&mut self) {
+    pub fn release(&mut self) {
         if let Context::Active(deflate) = &self.context {
-            self.context = Context::Resting(deflate.rest());
+            self.context = Context::Released(deflate.release());
         }
     }
 }
@@ -216,16 +216,16 @@ impl Decoder {
         }
     }
 
-    /// Lets the context keep the text that [`Self::rest`] needs. Must precede the first block.
-    pub const fn permit_rest(&mut self) {
-        self.inflate.permit_rest();
+    /// Lets the context keep the text that [`Self::release`] needs. Must precede the first block.
+    pub const fn permit_release(&mut self) {
+        self.inflate.permit_release();
     }
 
-    /// Frees most of the memory of the context, if [`Self::permit_rest`] was called. The text
+    /// Frees most of the memory of the context, if [`Self::permit_release`] was called. The text
     /// within the peer's window stays.
-    pub fn rest(&mut self) {
+    pub fn release(&mut self) {
         self.plain = Vec::new();
-        self.inflate.rest();
+        self.inflate.release();
     }
 
     /// Inflates one block. The outer error ends the session.
@@ -387,16 +387,16 @@ fn take_text<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], BlockError> {
 mod tests {
     use super::*;
 
-    fn round_trip(setting: HeaderCompression, rests: bool) {
+    fn round_trip(setting: HeaderCompression, releases: bool) {
         let mut encoder = Encoder::new(setting);
         let mut decoder = Decoder::new(1 << 16);
-        if rests {
-            decoder.permit_rest();
+        if releases {
+            decoder.permit_release();
         }
         for round in 0..200 {
-            if rests && round % 3 == 0 {
-                encoder.rest();
-                decoder.rest();
+            if releases && round % 3 == 0 {
+                encoder.release();
+                decoder.release();
             }
             let mut block = Block::new();
             block.push(
@@ -421,10 +421,10 @@ mod tests {
 
     #[test]
     fn both_ends_stay_in_step() {
-        for rests in [false, true] {
-            round_trip(HeaderCompression::Full, rests);
-            round_trip(HeaderCompression::Safe, rests);
-            round_trip(HeaderCompression::Off, rests);
+        for releases in [false, true] {
+            round_trip(HeaderCompression::Full, releases);
+            round_trip(HeaderCompression::Safe, releases);
+            round_trip(HeaderCompression::Off, releases);
         }
     }
 

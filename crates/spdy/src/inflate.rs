@@ -1,7 +1,7 @@
 //! An inflater of header blocks: one zlib stream (RFC 1950, RFC 1951) for the life of a session.
 //!
 //! An inflater needs about 40 KiB of memory. Between two blocks, later blocks can refer only to the
-//! latest output, as far back as the peer's window. [`Inflate::rest`] keeps that text and frees the
+//! latest output, as far back as the peer's window. [`Inflate::release`] keeps that text and frees the
 //! inflater. The next block then begins a raw deflate stream, and the text is its dictionary.
 
 use flate2::{Decompress, FlushDecompress, Status};
@@ -13,7 +13,7 @@ use crate::header_block::{DICTIONARY, DICTIONARY_ID, InflateError};
 const MAX_WINDOW: usize = 1 << 15;
 /// The number of bytes by which the recent output may exceed the window before it is cut.
 const SLACK: usize = 8 << 10;
-/// Resting text above this size, in bytes, is compressed. Header blocks resemble each other.
+/// The kept text is compressed above this size, in bytes. Header blocks resemble each other.
 const PACK_ABOVE: usize = 512;
 /// The end of each block: that of an empty stored block (Z_SYNC_FLUSH).
 const FLUSHED: [u8; 4] = [0, 0, 0xff, 0xff];
@@ -22,8 +22,8 @@ const FLUSHED: [u8; 4] = [0, 0, 0xff, 0xff];
 #[derive(Debug)]
 pub(crate) struct Inflate {
     state: State,
-    /// True if the context keeps the text for `rest`.
-    rests: bool,
+    /// True if the context keeps the text for `release`.
+    keeps_text: bool,
     /// The peer's window in bytes; 0 before the first byte.
     window: usize,
     /// The latest output, without the dictionary.
@@ -37,7 +37,7 @@ enum State {
     /// No block has come.
     Fresh,
     Active(Box<Decompress>),
-    Resting(Packed),
+    Released(Packed),
 }
 
 impl Inflate {
@@ -45,16 +45,16 @@ impl Inflate {
     pub(crate) const fn new() -> Self {
         Self {
             state: State::Fresh,
-            rests: false,
+            keeps_text: false,
             window: 0,
             recent: Vec::new(),
             flushed: false,
         }
     }
 
-    /// Lets the context keep the text that `rest` needs.
-    pub(crate) const fn permit_rest(&mut self) {
-        self.rests = true;
+    /// Lets the context keep the text that `release` needs.
+    pub(crate) const fn permit_release(&mut self) {
+        self.keeps_text = true;
     }
 
     /// Notes the beginning of a block.
@@ -75,25 +75,25 @@ impl Inflate {
     ) -> Result<usize, InflateError> {
         let before = out.len();
         let produced = step(self.activate()?, rest, out)?;
-        if self.rests {
+        if self.keeps_text {
             self.remember(&out[before..]);
         }
         Ok(produced)
     }
 
     /// Frees the inflater if the stream is between two blocks.
-    pub(crate) fn rest(&mut self) {
-        if self.rests && self.flushed && matches!(self.state, State::Active(_)) {
+    pub(crate) fn release(&mut self) {
+        if self.keeps_text && self.flushed && matches!(self.state, State::Active(_)) {
             let mut recent = std::mem::take(&mut self.recent);
             recent.drain(..recent.len().saturating_sub(self.window));
-            self.state = State::Resting(Packed::new(recent));
+            self.state = State::Released(Packed::new(recent));
         }
     }
 
     fn activate(&mut self) -> Result<&mut Decompress, InflateError> {
         match std::mem::replace(&mut self.state, State::Fresh) {
             State::Fresh => self.state = State::Active(Box::new(Decompress::new(true))),
-            State::Resting(packed) => {
+            State::Released(packed) => {
                 self.recent = packed.unpack()?;
                 let mut inflate = Box::new(Decompress::new(false));
                 let missing = MAX_WINDOW.saturating_sub(self.recent.len());
@@ -147,7 +147,7 @@ fn step(
     }
 }
 
-/// Text at rest, compressed if that saves memory.
+/// The text of a released context, compressed if that saves memory.
 #[derive(Debug)]
 struct Packed {
     bytes: Vec<u8>,
@@ -210,14 +210,14 @@ mod tests {
     #[test]
     fn inflater_without_a_flush_stays_active() {
         let mut inflate = Inflate::new();
-        inflate.permit_rest();
+        inflate.permit_release();
         // The head of the zlib stream alone.
         let head = [0x68, 0xbc, 0xe3, 0xc6, 0xa7, 0xc2];
         inflate.begin(&head);
         assert_eq!(inflate.window, 1 << 14);
         let mut out = Vec::with_capacity(16);
         let _ = inflate.step(&mut &head[..], &mut out);
-        inflate.rest();
+        inflate.release();
         assert!(matches!(inflate.state, State::Active(_)));
     }
 }

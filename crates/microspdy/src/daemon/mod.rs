@@ -11,9 +11,9 @@
 
 mod delivery;
 mod entries;
+mod idle_memory;
 mod listener;
 mod requests;
-mod rest;
 mod run;
 mod session;
 mod turn;
@@ -118,7 +118,7 @@ struct State {
     lingering: Vec<Lingering>,
     /// Read buffer of all sessions, while a run does not use it.
     scratch: Vec<u8>,
-    trim: rest::Trim,
+    trim: idle_memory::Trim,
 }
 
 /// A connection after our last byte: it is closed when the client closes it, or at a deadline. A
@@ -166,7 +166,7 @@ impl Daemon {
                 next_session: 0,
                 lingering: Vec::new(),
                 scratch: Vec::new(),
-                trim: rest::Trim::default(),
+                trim: idle_memory::Trim::default(),
             }),
         }))
     }

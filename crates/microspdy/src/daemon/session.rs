@@ -17,8 +17,8 @@ use tandem_spdy::frame::Settings as SettingsFrame;
 use tandem_spdy::{Config, Connection, Version};
 
 use super::delivery::{Deliveries, Pull};
+use super::idle_memory::IdleContexts;
 use super::requests::Requests;
-use super::rest::Rest;
 use super::run::Notice;
 use super::{Daemon, Queued, RequestEntry, SessionId};
 use crate::ffi::callbacks::{Block, Outcome, PingCallback};
@@ -89,7 +89,7 @@ pub(super) struct Session {
     pings: Vec<Ping>,
     next_ping: u32,
     last_activity: Instant,
-    rest: Rest,
+    contexts: IdleContexts,
     phase: Phase,
 }
 
@@ -111,7 +111,7 @@ fn core(version: Version) -> Connection {
     mux.send_buffer = SEND_BUFFER;
     let mut config = Config::new(mux, version);
     config.literal_requests = true;
-    config.rests = true;
+    config.keeps_released_text = true;
     Connection::new(config)
 }
 
@@ -141,7 +141,7 @@ impl Session {
             pings: Vec::new(),
             next_ping: 0,
             last_activity: now,
-            rest: Rest::default(),
+            contexts: IdleContexts::default(),
             phase: Phase::Open,
         }
     }
@@ -197,7 +197,7 @@ impl Session {
         match self.phase {
             Phase::Open => {
                 let silence = session_timeout.map(|timeout| self.last_activity + timeout);
-                let times = [silence, self.core.poll_timeout(), self.rest_time()];
+                let times = [silence, self.core.poll_timeout(), self.release_time()];
                 times.into_iter().flatten().min()
             }
             Phase::Closing(until) => Some(until),
@@ -215,11 +215,11 @@ impl Session {
                 } else if self.core.poll_timeout().is_some_and(|time| time <= now) {
                     self.core.handle_timeout(now);
                 }
-                let rests = self.rest_time().is_some_and(|time| time <= now);
-                if rests {
-                    self.rest(now);
+                let is_due = self.release_time().is_some_and(|time| time <= now);
+                if is_due {
+                    self.free_contexts(now);
                 }
-                return rests;
+                return is_due;
             }
             Phase::Closing(until) if until <= now => self.phase = Phase::Over { by_client: false },
             _ => {}
@@ -257,7 +257,7 @@ impl Session {
                 Ok(Received::Bytes(count)) => {
                     self.more_input = count == buffer.len() || self.transport.holds_input();
                     self.last_activity = now;
-                    self.rest.wake(now);
+                    self.contexts.wake(now);
                     self.start();
                     if self.core.handle_input(now, &buffer[..count]).is_err() {
                         self.collect(&mut notices);
@@ -458,7 +458,7 @@ impl Session {
                     *frames = frames.saturating_sub(count.div_ceil(FRAME));
                     moved |= count > 0;
                     // The SETTINGS of this end do not show that the client is active.
-                    if count > 0 && self.rest.has_begun() {
+                    if count > 0 && self.contexts.has_begun() {
                         self.last_activity = now;
                     }
                     self.blocked = !self.out.is_empty() || self.transport.wants_write();
@@ -483,8 +483,8 @@ impl Session {
             self.out.shrink();
         }
         self.finish_closing();
-        if self.rest.is_rare() && self.is_idle() {
-            self.rest(now);
+        if self.contexts.is_rare() && self.is_idle() {
+            self.free_contexts(now);
         }
         (notices, moved && !self.blocked && *frames > 0)
     }
@@ -494,14 +494,16 @@ impl Session {
     }
 
     /// Returns the time at which an idle session frees its compression contexts.
-    fn rest_time(&self) -> Option<Instant> {
-        self.rest.due(self.last_activity).filter(|_| self.is_idle())
+    fn release_time(&self) -> Option<Instant> {
+        self.contexts
+            .due(self.last_activity)
+            .filter(|_| self.is_idle())
     }
 
     /// Frees the compression contexts.
-    fn rest(&mut self, now: Instant) {
-        let rested = self.core.rest();
-        self.rest.end(rested.then_some(now));
+    fn free_contexts(&mut self, now: Instant) {
+        let freed = self.core.release_contexts();
+        self.contexts.end(freed.then_some(now));
     }
 
     /// Ends a closing session once its last frames have left.

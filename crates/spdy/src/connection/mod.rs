@@ -67,8 +67,8 @@ pub struct Config {
     /// Server: report requests as written. `path` is then the text of `:path`, even a whole URL,
     /// `authority` that of `:host`, and a field `:version` comes first. Default false.
     pub literal_requests: bool,
-    /// Keep what [`Connection::rest`] needs to free the inflater. Default false.
-    pub rests: bool,
+    /// Keep what [`Connection::release_contexts`] needs to free the inflater. Default false.
+    pub keeps_released_text: bool,
 }
 
 impl Config {
@@ -82,7 +82,7 @@ impl Config {
             same_origin_push: true,
             probe_flow_control: true,
             literal_requests: false,
-            rests: false,
+            keeps_released_text: false,
         }
     }
 }
@@ -211,8 +211,8 @@ impl Connection {
             scratch: Vec::new(),
             config,
         };
-        if this.config.rests {
-            this.decoder.permit_rest();
+        if this.config.keeps_released_text {
+            this.decoder.permit_release();
         }
         this.greet(session_window);
         this

@@ -159,11 +159,11 @@ fn exchange(client: &mut Connection, server: &mut Connection) -> Vec<Event> {
 }
 
 #[test]
-fn sessions_that_rest_stay_in_step() {
+fn sessions_without_contexts_stay_in_step() {
     for bits in [0b01, 0b10, 0b11] {
-        let session = |role, rests| {
+        let session = |role, keeps| {
             let mut config = config(role, Version::V31);
-            config.rests = rests;
+            config.keeps_released_text = keeps;
             Connection::new(config)
         };
         let mut client = session(Role::Client, bits & 1 != 0);
@@ -192,18 +192,18 @@ fn sessions_that_rest_stay_in_step() {
             };
             assert_eq!(head.fields.get("x-round"), Some(path.as_bytes()));
             if round % 3 == 0 {
-                assert!(client.rest() && server.rest());
+                assert!(client.release_contexts() && server.release_contexts());
             }
         }
     }
 }
 
 #[test]
-fn session_with_a_stream_does_not_rest() {
+fn session_with_a_stream_keeps_its_contexts() {
     let mut peer = literal_peer();
     peer.output();
-    assert!(peer.session.rest());
+    assert!(peer.session.release_contexts());
     ask(&mut peer, 1, "/", "HTTP/1.1");
     peer.events();
-    assert!(!peer.session.rest());
+    assert!(!peer.session.release_contexts());
 }

@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 
 /// The time without input or output after which a session frees its compression contexts. A session
 /// that was without them for this time frees new ones as soon as it is idle.
-const REST_TIME: Duration = Duration::from_secs(1);
+const IDLE_TIME: Duration = Duration::from_secs(1);
 
 /// The state of a session's compression contexts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Rest {
+pub(super) struct IdleContexts {
     /// The time since which the session may hold them.
     awake: Option<Instant>,
     /// The time at which they were freed.
-    rested: Option<Instant>,
+    freed: Option<Instant>,
 }
 
-impl Rest {
+impl IdleContexts {
     /// Notes input, which may build the contexts.
     pub(super) fn wake(&mut self, now: Instant) {
         self.awake.get_or_insert(now);
@@ -24,30 +24,30 @@ impl Rest {
 
     /// Returns true if the session has had input.
     pub(super) fn has_begun(&self) -> bool {
-        self.awake.is_some() || self.rested.is_some()
+        self.awake.is_some() || self.freed.is_some()
     }
 
     /// Returns the time at which the contexts of an idle session should be freed.
     pub(super) fn due(&self, last_activity: Instant) -> Option<Instant> {
-        self.awake.map(|_| last_activity + REST_TIME)
+        self.awake.map(|_| last_activity + IDLE_TIME)
     }
 
     /// Returns true if exchanges on the session are rare: the contexts need not wait for the next.
     pub(super) fn is_rare(&self) -> bool {
-        let rare = |awake| self.rested.is_none_or(|rested| rested + REST_TIME <= awake);
+        let rare = |awake| self.freed.is_none_or(|freed| freed + IDLE_TIME <= awake);
         self.awake.is_some_and(rare)
     }
 
     /// Notes the end of an attempt, and its time if it succeeded. The next attempt follows the next
     /// input.
-    pub(super) fn end(&mut self, rested: Option<Instant>) {
-        self.rested = rested.or(self.rested);
+    pub(super) fn end(&mut self, freed: Option<Instant>) {
+        self.freed = freed.or(self.freed);
         self.awake = None;
     }
 }
 
 /// The times at which a daemon returns memory to the system: not more often than once in
-/// [`REST_TIME`], since the allocator walks through all free memory.
+/// [`IDLE_TIME`], since the allocator walks through all free memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trim {
     last: Option<Instant>,
@@ -63,7 +63,7 @@ impl Trim {
     /// Returns the time of the next trim.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         self.wanted
-            .then(|| self.last.map_or(now, |last| last + REST_TIME))
+            .then(|| self.last.map_or(now, |last| last + IDLE_TIME))
     }
 
     /// Trims if it is time.
@@ -81,25 +81,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rest_waits_while_exchanges_are_frequent() {
+    fn contexts_stay_while_exchanges_are_frequent() {
         let start = Instant::now();
-        let mut rest = Rest::default();
-        assert!(!rest.is_rare() && !rest.has_begun());
-        assert_eq!(rest.due(start), None);
-        rest.wake(start);
-        assert!(rest.is_rare());
-        rest.end(Some(start));
-        assert!(rest.has_begun());
-        rest.wake(start + REST_TIME / 2);
-        assert!(!rest.is_rare());
-        assert_eq!(rest.due(start), Some(start + REST_TIME));
-        rest.end(None);
-        rest.wake(start + REST_TIME);
-        assert!(rest.is_rare());
+        let mut contexts = IdleContexts::default();
+        assert!(!contexts.is_rare() && !contexts.has_begun());
+        assert_eq!(contexts.due(start), None);
+        contexts.wake(start);
+        assert!(contexts.is_rare());
+        contexts.end(Some(start));
+        assert!(contexts.has_begun());
+        contexts.wake(start + IDLE_TIME / 2);
+        assert!(!contexts.is_rare());
+        assert_eq!(contexts.due(start), Some(start + IDLE_TIME));
+        contexts.end(None);
+        contexts.wake(start + IDLE_TIME);
+        assert!(contexts.is_rare());
     }
 
     #[test]
-    fn trim_runs_once_in_a_rest_time() {
+    fn trim_runs_once_in_an_idle_time() {
         let start = Instant::now();
         let mut trim = Trim::default();
         assert_eq!(trim.due(start), None);
@@ -108,8 +108,8 @@ mod tests {
         trim.check(start);
         trim.want();
         trim.check(start);
-        assert_eq!(trim.due(start), Some(start + REST_TIME));
-        trim.check(start + REST_TIME);
+        assert_eq!(trim.due(start), Some(start + IDLE_TIME));
+        trim.check(start + IDLE_TIME);
         assert_eq!(trim.due(start), None);
     }
 }
