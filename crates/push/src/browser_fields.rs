@@ -55,7 +55,7 @@ const REPEATED_FIELDS: [&str; 7] = [
 ];
 
 /// The fields that the request for the target need not repeat. Browsers do not repeat the
-/// conditions and directives of caches, and responses depend on the rest only if `Vary` says so.
+/// conditions and directives of caches. Responses depend on the others only if `Vary` says so.
 const UNREPEATED_FIELDS: [&str; 9] = [
     "cache-control",
     "if-modified-since",

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_show_no_purpose() {
+    fn requests_of_tools_show_no_purpose() {
         for fields in [
             &[][..],
             &[("user-agent", "curl/8.5.0"), ("accept", "*/*")],

@@ -86,7 +86,7 @@ mod visitors;
 mod visits;
 
 pub use audience::Audience;
-pub use output::{Carrier, Clock, Config, Counts, Interest, Order, Output, PushError};
+pub use output::{Clock, Config, Counts, Interest, Order, Output, PromiseStream, PushError};
 pub use page::Promise;
 pub use predictor::Predictor;
 pub use saved_visits::{MAX_TEXT as MAX_VISITS, VisitsError};

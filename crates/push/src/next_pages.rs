@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn table_is_bounded_and_follows_changes() {
+    fn next_page_table_is_bounded_and_follows_changes() {
         let mut table = NextTable::default();
         let long = format!("http://h/{}", "x".repeat(MAX_URL));
         follow(&mut table, &long, 0..3);

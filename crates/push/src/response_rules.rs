@@ -133,7 +133,7 @@ impl KeptCopy {
 pub struct CopyLifetime {
     /// The lifetime of a new response. A copy that is older needs a validation.
     pub whole: Duration,
-    /// The part of the lifetime that was left when the response arrived. A copy that needs a
+    /// The part of the lifetime that remained when the response arrived. A copy that needs a
     /// validation is at least that old.
     pub rest: Duration,
 }

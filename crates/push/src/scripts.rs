@@ -15,9 +15,9 @@ const MAX_URLS: usize = 1 << 14;
 /// The number of users that may have to agree on fields.
 const MAX_USERS: usize = 4;
 
-/// The way in which pages request a URL with data.
+/// The fields with which pages request a URL with data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Manner {
+pub enum DataFields {
     /// The request has the fields that browsers send by default.
     #[default]
     Plain,
@@ -61,18 +61,18 @@ impl ScriptTable {
         self.urls.insert(url, Known { fields, users });
     }
 
-    /// Returns the way in which pages request a URL. Fields that scripts chose count from
-    /// `least_users` different users on.
-    pub fn manner(&self, url: u64, least_users: u8) -> Manner {
+    /// Returns the fields with which pages request a URL. Fields that scripts chose count once
+    /// `least_users` different users have sent them.
+    pub fn data_fields(&self, url: u64, least_users: u8) -> DataFields {
         match self.urls.get(&url) {
-            None => Manner::Unknown,
-            Some(Known { fields: None, .. }) => Manner::Plain,
+            None => DataFields::Unknown,
+            Some(Known { fields: None, .. }) => DataFields::Plain,
             Some(Known {
                 fields: Some(fields),
                 users,
             }) => match users.count >= least_users.min(MAX_USERS as u8) {
-                true => Manner::Scripted(Arc::clone(fields)),
-                false => Manner::Unknown,
+                true => DataFields::Scripted(Arc::clone(fields)),
+                false => DataFields::Unknown,
             },
         }
     }
@@ -92,9 +92,9 @@ mod tests {
     }
 
     fn accept_of(table: &ScriptTable, url: u64, least_users: u8) -> Option<String> {
-        match table.manner(url, least_users) {
-            Manner::Scripted(fields) => Some(fields.accept().to_owned()),
-            Manner::Plain | Manner::Unknown => None,
+        match table.data_fields(url, least_users) {
+            DataFields::Scripted(fields) => Some(fields.accept().to_owned()),
+            DataFields::Plain | DataFields::Unknown => None,
         }
     }
 
@@ -102,29 +102,33 @@ mod tests {
     fn table_gives_fields_on_which_enough_users_agree() {
         let mut table = ScriptTable::default();
         let (json, plain) = (request("application/json"), request("*/*"));
-        assert_eq!(table.manner(1, 3), Manner::Unknown);
+        assert_eq!(table.data_fields(1, 3), DataFields::Unknown);
         for user in [7, 7, 8] {
             table.note(1, user, &json);
-            assert_eq!(table.manner(1, 3), Manner::Unknown);
+            assert_eq!(table.data_fields(1, 3), DataFields::Unknown);
         }
         table.note(1, 9, &json);
         assert_eq!(accept_of(&table, 1, 3).as_deref(), Some("application/json"));
-        assert_eq!(table.manner(2, 3), Manner::Unknown, "another URL");
+        assert_eq!(table.data_fields(2, 3), DataFields::Unknown, "another URL");
         table.note(1, 7, &plain);
-        assert_eq!(table.manner(1, 3), Manner::Plain);
+        assert_eq!(table.data_fields(1, 3), DataFields::Plain);
         table.note(1, 7, &json);
-        assert_eq!(table.manner(1, 3), Manner::Unknown, "one user changed it");
+        assert_eq!(
+            table.data_fields(1, 3),
+            DataFields::Unknown,
+            "one user changed it"
+        );
         assert!(accept_of(&table, 1, 1).is_some());
     }
 
     #[test]
-    fn table_is_bounded() {
+    fn script_table_is_bounded() {
         let (mut table, json) = (ScriptTable::default(), request("application/json"));
         for url in 0..MAX_URLS as u64 + 9 {
             table.note(url, 1, &json);
             assert!(table.urls.len() <= MAX_URLS);
         }
         assert!(accept_of(&table, MAX_URLS as u64 + 8, 1).is_some());
-        assert_eq!(table.manner(0, 1), Manner::Unknown);
+        assert_eq!(table.data_fields(0, 1), DataFields::Unknown);
     }
 }

@@ -21,7 +21,7 @@ use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, Gains, Gathering, St
 use tandem_preload::split;
 use tandem_push::gateway::CopyLifetime;
 use tandem_push::next_pages::{NextPage, NextTable};
-use tandem_push::scripts::{Manner, ScriptTable};
+use tandem_push::scripts::{DataFields, ScriptTable};
 use tandem_push::useless_pushes::{Outcome, UselessTable};
 
 use crate::files::{beside, replace_private};
@@ -255,16 +255,16 @@ impl Learned {
     }
 
     /// Notes the fields of a user's request for a URL with data.
-    pub fn note_manner(&self, url: &str, user: u64, request: &RequestHead) {
+    pub fn note_data_fields(&self, url: &str, user: u64, request: &RequestHead) {
         let number = self.secret.hash_one(url);
         self.scripts().note(number, user, request);
     }
 
     /// Returns the way in which pages request a URL with data. Fields that scripts choose count
     /// once enough users have sent them.
-    pub fn manner(&self, url: &str) -> Manner {
+    pub fn data_fields(&self, url: &str) -> DataFields {
         let number = self.secret.hash_one(url);
-        self.scripts().manner(number, self.config.min_users)
+        self.scripts().data_fields(number, self.config.min_users)
     }
 
     fn scripts(&self) -> MutexGuard<'_, ScriptTable> {

@@ -41,7 +41,7 @@ impl Digest {
         self.0.push_back((url, until));
     }
 
-    /// Returns the hashes of the URLs whose responses are still fresh, with the rests of their
+    /// Returns the hashes of the URLs whose responses are still fresh, with the remaining times of their
     /// lifetimes.
     pub fn fresh(&self, now: Instant) -> Vec<(u32, Duration)> {
         let rest = |(url, until): &(u32, Instant)| Some((*url, until.checked_duration_since(now)?));
@@ -106,8 +106,8 @@ mod tests {
         digest.note(now, &get("/a"), &response("max-age=90"));
         let (a, b) = (url_hash(&get("/a")), url_hash(&get("/b")));
         let later = now + Duration::from_secs(20);
-        let rests = [(b, 40), (a, 70)].map(|(url, rest)| (url, Duration::from_secs(rest)));
-        assert_eq!(digest.fresh(later), rests);
+        let left = [(b, 40), (a, 70)].map(|(url, rest)| (url, Duration::from_secs(rest)));
+        assert_eq!(digest.fresh(later), left);
         assert_eq!(digest.fresh(now + Duration::from_secs(60)).len(), 1);
     }
 

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_bounded() {
+    fn later_cookies_are_bounded() {
         let mut later = LaterCookies::default();
         for number in 0..3 * MAX_CHANGES as u64 {
             later.note(&request("/", ""), &head(STYLE, &format!("id={number}")), 0);

@@ -89,7 +89,7 @@ fn rule_of(name: &[u8]) -> Option<FieldRule> {
     FIELD_RULES.iter().find(is).map(|(_, rule)| *rule)
 }
 
-/// The part of a request for which a pushed response is not right.
+/// The reason for which a pushed response may not serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
     /// The request is no GET.
@@ -118,7 +118,7 @@ pub enum Mismatch {
     Vary,
 }
 
-/// The facts about a push on which the decision rests.
+/// The facts about a push that decide whether a request may take it.
 #[derive(Clone, Copy, Debug)]
 pub struct PushFacts<'a> {
     /// The promised request.

@@ -108,11 +108,11 @@ impl PreflightKey {
 /// The decision about a preflight.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PreflightStep {
-    /// This answers it.
+    /// This answer serves the preflight.
     Respond(ResponseHead),
     /// The same preflight is under way. Its end decides.
     Wait,
-    /// It is to be sent. [`Preflights::end`] tells its end.
+    /// The caller sends the preflight, and reports its end to [`Preflights::end`].
     Send,
 }
 

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn end_of_the_session_sends_the_rest() {
+    fn queue_sends_waiting_reports_at_session_end() {
         let start = Instant::now();
         let mut queue = ReportQueue::new(Vec::new());
         queue.open_companion(start);

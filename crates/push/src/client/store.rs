@@ -160,7 +160,7 @@ impl PushStore {
         self.next_id += 1;
         let phase = if is_kept {
             if let Some(replaced) = replaced {
-                self.make_way(replaced);
+                self.drop_replaced(replaced);
             }
             self.held += size;
             self.waiting.insert(target, id);
@@ -473,7 +473,7 @@ impl PushStore {
 
     /// Drops a push that a later one of the same URL replaces. The gateway knows that, and would
     /// relate a report to the later push.
-    fn make_way(&mut self, id: PushId) {
+    fn drop_replaced(&mut self, id: PushId) {
         if let Some(pushed) = self.pushes.get_mut(&id).filter(|it| !it.is_copy()) {
             pushed.reported = Some(Fate::Wasted);
             let url = pushed.url;

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn cookie_of_a_part_stays_in_it() {
+    fn cookie_of_a_path_stays_out_of_other_paths() {
         let known = known(&["part=1", "whole=2; Path=/", "own=3; Path=/wiki/page"]);
         for (path, expected) in [
             ("/wiki/image", "old=0; part=1; whole=2"),

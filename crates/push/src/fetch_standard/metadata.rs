@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_those_of_the_fields() {
+    fn metadata_values_are_those_of_the_fields() {
         let link = Metadata::of_link("same-origin");
         assert_eq!(link.value_of("sec-fetch-dest"), Some(Some("document")));
         assert_eq!(link.value_of("sec-fetch-site"), Some(Some("same-origin")));

@@ -18,13 +18,13 @@ pub(super) const MAX_FOREIGN: usize = 256;
 /// Further ones are pushed only if other users needed them.
 pub(super) const MAX_LAZY: usize = 16;
 
-/// The cost of asking the policies of a document about a resource that they refuse. A resource that
-/// they admit costs 1.
+/// The cost of a check of a document's policies that refuses a resource. A check that admits one
+/// costs 1.
 pub(super) const REFUSAL: usize = 4;
 
-/// The costs after which nothing more is promised for one page: as many refusals as the scanner
-/// lists resources of one document.
-pub(super) const MAX_LEAVE: usize = REFUSAL * Scanner::MAX_NEEDS;
+/// The sum of these costs after which nothing more is promised for one page. It permits as many
+/// refusals as the scanner lists resources of one document.
+pub(super) const MAX_POLICY_CHECKS: usize = REFUSAL * Scanner::MAX_NEEDS;
 
 /// The amounts that may still be spent on one page.
 pub(super) struct Budget {
@@ -33,7 +33,7 @@ pub(super) struct Budget {
     pub(super) read_bytes: usize,
     pub(super) foreign: usize,
     pub(super) lazy: usize,
-    pub(super) leave: usize,
+    pub(super) policy_checks: usize,
 }
 
 impl Budget {
@@ -44,7 +44,7 @@ impl Budget {
             read_bytes: MAX_READ_BYTES,
             foreign: MAX_FOREIGN,
             lazy: MAX_LAZY,
-            leave: MAX_LEAVE,
+            policy_checks: MAX_POLICY_CHECKS,
         }
     }
 }

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_bounded() {
+    fn changed_cookies_are_bounded() {
         let mut cookies = ChangedCookies::default();
         let page = ResponseId::from(1);
         for _ in 0..3 * MAX_CHANGES {

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cache_offers_again_what_cannot_be_reused() {
+    fn cache_lets_unreusable_urls_be_pushed_again() {
         let mut cache = ClientCache::default();
         assert!(cache.is_empty());
         for (url, reuse, usable, received) in [
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_doubts_what_was_refused() {
+    fn cache_is_unsure_of_refused_pushes() {
         let mut cache = ClientCache::default();
         cache.note_refusal(1);
         assert!(cache.is_empty(), "an unknown URL stays unknown");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_counts_earlier_sessions() {
+    fn cache_includes_urls_of_earlier_sessions() {
         let mut cache = ClientCache::default();
         for url in 0..5000 {
             cache.note_earlier(url);

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_allowed_one_by_one() {
+    fn companion_keeps_both_permissions_for_references() {
         let mut companion = Companion::default();
         assert!(!companion.takes_references() && !companion.takes_second_references());
         companion.allow_references();

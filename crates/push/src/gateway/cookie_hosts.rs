@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_bounded() {
+    fn cookie_hosts_are_bounded() {
         let mut hosts = CookieHosts::default();
         for number in 0..3 * MAX_HOSTS {
             hosts.set(&request(&format!("{number}.test"), None));

@@ -77,7 +77,7 @@ impl Gateway {
     /// the age of the other copies, and a host of the page.
     pub(super) fn note_request(&mut self, request: &RequestHead, hash: u32) {
         let is_conditional = validation::is_conditional(&request.fields);
-        self.make_way_for_request(hash, is_conditional);
+        self.withdraw_for_request(hash, is_conditional);
         let (mut lifetime, mut names_host) = (None, false);
         for copies in self.copies.iter_mut() {
             let taken = copies.take(hash);
@@ -143,7 +143,7 @@ impl Gateway {
         let Some(page) = page.filter(|page| !is_over && !page.is_closed()) else {
             return;
         };
-        if !page.has_leave(need) {
+        if !page.admits_by_policy(need) {
             return;
         }
         let Some(mut request) = page.request_for(need, own_origin_only) else {
@@ -213,7 +213,7 @@ impl Gateway {
 
     /// Withdraws the promise of a resource that the browser requests itself, if its fetch has not
     /// begun. The promise may still wait for its stream, or the fetch for its turn.
-    fn make_way_for_request(&mut self, hash: u32, is_conditional: bool) {
+    fn withdraw_for_request(&mut self, hash: u32, is_conditional: bool) {
         let Some(push) = self.unreported.get(&hash) else {
             return;
         };

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_taken_when_they_are_due() {
+    fn deadlines_return_records_once_due() {
         let start = Instant::now();
         let mut deadlines = deadlines(start);
         assert_eq!(deadlines.next(), Some(start));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn unwanted_records_wake_nobody() {
+    fn deadlines_skip_unwanted_records() {
         let start = Instant::now();
         let mut deadlines = deadlines(start);
         let next = deadlines.next_wanted(|number| number % 3 == 2);

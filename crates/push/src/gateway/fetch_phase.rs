@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_answer_whether_they_hold() {
+    fn fetch_phases_tell_their_holds() {
         let asked = |question: fn(&FetchPhase) -> bool| holding_for(question);
         assert_eq!(asked(FetchPhase::is_waiting), [0, 1, 2, 3, 10]);
         assert_eq!(asked(FetchPhase::begins_unclaimed), [0, 1]);

@@ -2,7 +2,7 @@
 //! ones come first, then the most urgent, then the others in the order of their promises.
 //!
 //! The number may begin small and grow with each head that arrives. Requests that have not begun
-//! can then still change, for example by a new cookie. The number is small again after all fetches.
+//! can then still change, for example by a new cookie. Once no fetch is left, it is small again.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_raises_only_what_waits() {
+    fn queue_raises_waiting_fetches_only() {
         let mut queue = FetchQueue::new(1, 1);
         let turn = queue.turn(3);
         let raised = queue.raise(turn);

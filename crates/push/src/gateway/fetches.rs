@@ -527,7 +527,8 @@ impl Gateway {
         repeated
     }
 
-    /// Returns whether promises were added to an open companion, which are to be sent first.
+    /// Returns the order of an event and the promises on the companion. `added` is the number of
+    /// promises that an open companion had got before the event.
     const fn order(&self, added: u64) -> Order {
         if self.companion.added() == added {
             Order::Now

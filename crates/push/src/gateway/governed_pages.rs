@@ -1,10 +1,10 @@
 //! The events that show the policies of documents, and the pages that they govern.
 //!
 //! A page has the policies of its last visit until its head arrives. A style sheet or script that
-//! the browser requests has those of the document that its `Referer` names. If `Referer` may name
-//! an origin only, or is unknown, those of all documents there hold, and those of the last page.
-//! Without `Referer`, those of all documents hold. A document that the browser has shown from its
-//! cache since before the session has unknown policies.
+//! the browser requests has those of the document that its `Referer` names. If `Referer` names only
+//! an origin, or an unknown URL, the policies of all documents at that origin hold, and those of
+//! the last page. Without `Referer`, those of all documents hold. The policies are unknown for a
+//! document that the browser has shown from its cache since before the session.
 //!
 //! With `Audience::OwnRequestsOnly`, the session repeats only requests that the browser has made
 //! itself under the policies of the page. They need no check here.

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded() {
+    fn image_accept_memory_is_bounded() {
         let mut accepts = ImageAccept::default();
         let long = "image/".repeat(200);
         accepts.note(&request(&[("user-agent", "S"), ("accept", &long)]));

@@ -54,7 +54,7 @@ impl Default for Config {
 
 /// The stream that carries promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Carrier {
+pub enum PromiseStream {
     /// The stream of a response.
     Response(ResponseId),
     /// The stream of the session's companion.
@@ -66,7 +66,7 @@ pub enum Carrier {
 pub enum Output {
     /// A promise waits for this stream: [`take_promise`](super::Gateway::take_promise) returns it.
     /// Promises wait in the core, so that a stream that is not read needs no other queue.
-    Promise(Carrier),
+    Promise(PromiseStream),
     /// The request of a push is to be made.
     Fetch {
         /// The push.

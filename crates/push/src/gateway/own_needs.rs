@@ -43,8 +43,8 @@ const LOAD_PERIOD: Duration = Duration::from_secs(30);
 const POLICIES: [Referrer; 3] = [Referrer::OriginToOthers, Referrer::Whole, Referrer::Origin];
 
 impl Gateway {
-    /// Begins to remember the requests of a page, if this is its response. Settles the page of a
-    /// revisit.
+    /// Begins to remember the requests of a page, if this is its response. If the page is that
+    /// of a revisit, its head settles the treatment.
     pub(super) fn note_visit(
         &mut self,
         now: Instant,
@@ -187,7 +187,7 @@ impl Gateway {
         }
     }
 
-    /// Ends that for a page that names too many hosts.
+    /// Stops remembering the requests of a page that names too many hosts.
     pub(super) fn end_own_visit(&mut self, id: PageId) {
         if let (Some(page), Some(view)) = (self.pages.get(id), &mut self.view)
             && page.is_closed()

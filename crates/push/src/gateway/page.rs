@@ -21,7 +21,7 @@ use crate::fetch_standard::{
 use crate::site::is_same_site;
 use crate::url;
 
-mod leave;
+mod policies;
 mod redirects;
 
 /// The largest number of resources for one page.
@@ -74,7 +74,7 @@ pub(super) struct Page {
     location: String,
     /// The document that caused the request, if the request is not for a document itself.
     initiator: Option<String>,
-    /// The number of redirects that have led to a URL.
+    /// The number of redirects that have led to each URL.
     redirects: HashMap<Box<str>, u8>,
     /// The URLs of the page and of all resources that were promised for it.
     known: HashSet<String>,
@@ -433,9 +433,9 @@ impl Page {
         now
     }
 
-    /// Returns whether a need may be pushed as far as lazy loading is concerned. Lazy images and
-    /// frames, and resources for later pages, count against a limit for each page.
-    pub(super) const fn is_near(&mut self, need: &Need) -> bool {
+    /// Returns whether lazy loading permits the push of a need. Lazy images and frames, and
+    /// resources for later pages, count against a limit for each page.
+    pub(super) const fn admits_lazy(&mut self, need: &Need) -> bool {
         if !is_lazy(need) {
             return true;
         }
@@ -467,13 +467,13 @@ impl Page {
         self.known.len() > MAX_RESOURCES
             || self.abandoned
             || self.has_too_many_hosts
-            || self.budget.leave == 0
+            || self.budget.policy_checks == 0
     }
 
     /// Returns whether a need may not be promised, or was promised before.
     pub(super) fn refuses(&mut self, need: &Need) -> bool {
         let is_known = self.known.contains(&need.url);
-        self.is_closed() || is_known || need.kind == Kind::Media || !self.has_leave(need)
+        self.is_closed() || is_known || need.kind == Kind::Media || !self.admits_by_policy(need)
     }
 
     /// Returns whether a URL belongs to the site of the document.

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_causes_its_frames_for_a_while() {
+    fn page_view_counts_early_documents_as_frames() {
         let now = Instant::now();
         let mut page = PageView::new(now, "http://a/", Treatment::HeldOut);
         assert_eq!(page.treatment(), Treatment::HeldOut);

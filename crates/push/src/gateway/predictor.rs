@@ -22,7 +22,7 @@ use crate::fetch_standard::{
 };
 use crate::next_pages::NextPage;
 use crate::response_rules::CopyLifetime;
-use crate::scripts::Manner;
+use crate::scripts::DataFields;
 use crate::wire::url_hash_of;
 
 /// A predictor of the resources that pages need. One value stands for one session.
@@ -95,11 +95,11 @@ pub trait Predictor {
     }
 
     /// Records the fields of a request for a URL with data.
-    fn note_manner(&mut self, _url: &str, _request: &RequestHead) {}
+    fn note_data_fields(&mut self, _url: &str, _request: &RequestHead) {}
 
-    /// Returns the way in which pages request a URL with data.
-    fn manner(&self, _url: &str) -> Manner {
-        Manner::Plain
+    /// Returns the fields with which pages request a URL with data.
+    fn data_fields(&self, _url: &str) -> DataFields {
+        DataFields::Plain
     }
 }
 
@@ -137,7 +137,7 @@ impl Returning {
         let copy = |candidate: &Candidate| {
             let lifetime = predictor.lifetime(&candidate.url)?;
             let referrer = predictor.own_referrer(&candidate.url);
-            let need = need_of(candidate, referrer, &Manner::Plain)?;
+            let need = need_of(candidate, referrer, &DataFields::Plain)?;
             Some(CachedCopy { need, lifetime })
         };
         let resources = predictor.resources(page);
@@ -236,7 +236,7 @@ pub(super) fn learn(
     // The predictor counts a frame as data.
     let is_data = is_frame || is_data(url, destination.as_deref(), content_type.as_deref());
     if is_scripted || is_data {
-        predictor.note_manner(url, request);
+        predictor.note_data_fields(url, request);
     }
     let missing_destination = match is_frame {
         true => Some("iframe"),
@@ -273,13 +273,14 @@ pub(super) fn learn(
 impl Learned {
     /// Returns a candidate as a need, and keeps the fields of its request.
     fn need(&mut self, predictor: &dyn Predictor, candidate: &Candidate) -> Option<Need> {
-        let manner = match candidate.kind.is_asset() && candidate.kind != ResourceKind::Data {
-            true => Manner::Plain,
-            false => predictor.manner(&candidate.url),
+        let fields_of_data = match candidate.kind.is_asset() && candidate.kind != ResourceKind::Data
+        {
+            true => DataFields::Plain,
+            false => predictor.data_fields(&candidate.url),
         };
         let referrer = predictor.own_referrer(&candidate.url);
-        let need = need_of(candidate, referrer, &manner)?;
-        if let Manner::Scripted(fields) = manner {
+        let need = need_of(candidate, referrer, &fields_of_data)?;
+        if let DataFields::Scripted(fields) = fields_of_data {
             self.scripts.insert(need.url.clone(), fields);
         }
         Some(need)
@@ -316,12 +317,18 @@ fn is_data(url: &str, destination: Option<&str>, content_type: Option<&str>) -> 
 /// Returns a candidate as a need. `referrer` is the style sheet or module that requests it, if that
 /// is not the page. A candidate that is a page is no need, since the user chooses pages. Data that
 /// is requested with unknown fields is no need either, since no request would match its push.
-fn need_of(candidate: &Candidate, referrer: Option<String>, manner: &Manner) -> Option<Need> {
-    let is_scripted = matches!(manner, Manner::Scripted(_));
+fn need_of(
+    candidate: &Candidate,
+    referrer: Option<String>,
+    fields_of_data: &DataFields,
+) -> Option<Need> {
+    let is_scripted = matches!(fields_of_data, DataFields::Scripted(_));
     let has_name_of_page = ResourceKind::of_path(parts(&candidate.url).path) == ResourceKind::Page;
     let (kind, urgency) = match candidate.kind {
         _ if is_scripted => (Kind::Fetch, 3),
-        ResourceKind::Data if *manner == Manner::Unknown && !has_name_of_page => return None,
+        ResourceKind::Data if *fields_of_data == DataFields::Unknown && !has_name_of_page => {
+            return None;
+        }
         ResourceKind::Style => (Kind::Style, 1),
         ResourceKind::Script => (Kind::Script, 2),
         ResourceKind::Font => (Kind::Font, 3),
@@ -380,16 +387,20 @@ mod tests {
             (ResourceKind::Page, None),
             (ResourceKind::Download, None),
         ] {
-            let need = need_of(&candidate("http://a/x.json", kind), None, &Manner::Plain);
+            let need = need_of(
+                &candidate("http://a/x.json", kind),
+                None,
+                &DataFields::Plain,
+            );
             let found = need.map(|need| (need.kind, need.urgency, need.anonymous));
             assert_eq!(found, expected, "{kind:?}");
         }
         let frame = candidate("http://a/x.html", ResourceKind::Data);
-        let need = need_of(&frame, Some("http://a/".to_owned()), &Manner::Plain).unwrap();
+        let need = need_of(&frame, Some("http://a/".to_owned()), &DataFields::Plain).unwrap();
         assert_eq!((need.kind, need.anonymous), (Kind::Document, false));
         assert_eq!(need.via.as_deref(), Some("http://a/"));
         let script = candidate("http://a/x.html", ResourceKind::Script);
-        let need = need_of(&script, None, &Manner::Plain).unwrap();
+        let need = need_of(&script, None, &DataFields::Plain).unwrap();
         assert_eq!(need.kind, Kind::Script);
         for (kind, referrer, expected) in [
             (ResourceKind::Script, None, false),
@@ -400,7 +411,7 @@ mod tests {
             (ResourceKind::Data, None, true),
         ] {
             let referrer = referrer.map(str::to_owned);
-            let need = need_of(&candidate("http://a/x", kind), referrer, &Manner::Plain);
+            let need = need_of(&candidate("http://a/x", kind), referrer, &DataFields::Plain);
             assert_eq!(need.unwrap().by_cors, expected, "{kind:?}");
         }
     }
@@ -412,17 +423,17 @@ mod tests {
             ..RequestHead::get(Scheme::Http, "a", "/x")
         };
         let fields = ScriptFields::of(&request).unwrap();
-        let scripted = Manner::Scripted(Arc::new(fields));
+        let scripted = DataFields::Scripted(Arc::new(fields));
         for kind in [ResourceKind::Data, ResourceKind::Open, ResourceKind::Page] {
             let need = need_of(&candidate("http://a/x.html", kind), None, &scripted);
             let found = need.map(|need| (need.kind, need.anonymous));
             assert_eq!(found, Some((Kind::Fetch, true)), "{kind:?}");
         }
-        let of_unknown = |kind| need_of(&candidate("http://a/x", kind), None, &Manner::Unknown);
+        let of_unknown = |kind| need_of(&candidate("http://a/x", kind), None, &DataFields::Unknown);
         assert_eq!(of_unknown(ResourceKind::Data), None);
         assert!(of_unknown(ResourceKind::Open).is_some());
         let frame = candidate("http://a/x.html", ResourceKind::Data);
-        let need = need_of(&frame, None, &Manner::Unknown);
+        let need = need_of(&frame, None, &DataFields::Unknown);
         assert_eq!(need.map(|need| need.kind), Some(Kind::Document));
     }
 

@@ -9,7 +9,7 @@ use super::document::{DocumentReader, Purpose};
 use super::fetch::{Fetch, PushStream, PushTarget};
 use super::fetch_phase::FetchPhase;
 use super::fetch_queue::push_priority;
-use super::output::{Carrier, Output};
+use super::output::{Output, PromiseStream};
 use super::page::{MAX_RESOURCES, Promise, is_lazy};
 use super::predictor::Learned;
 use super::session::{Gateway, Unreported};
@@ -156,7 +156,7 @@ impl Gateway {
             // The browser may never request it.
             return self.remember(id, &need);
         }
-        if source == Source::Page && !page.is_near(&need) {
+        if source == Source::Page && !page.admits_lazy(&need) {
             return;
         }
         // The user has agreed to the gateway's requests to listed hosts.
@@ -326,7 +326,7 @@ impl Gateway {
             Some(promises) => {
                 promises.push_back(promise);
                 self.outputs
-                    .push_back(Output::Promise(Carrier::Response(response)));
+                    .push_back(Output::Promise(PromiseStream::Response(response)));
             }
             None => self.promise_on_companion(promise),
         }
@@ -381,7 +381,8 @@ impl Gateway {
             return self.forget_fetch(promise.fetch);
         }
         if self.companion.add(promise) {
-            self.outputs.push_back(Output::Promise(Carrier::Companion));
+            self.outputs
+                .push_back(Output::Promise(PromiseStream::Companion));
         }
     }
 }

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn generator_gives_published_values() {
+    fn splitmix64_gives_published_values() {
         let mut random = Random::new(1_234_567);
         let values = [random.next(), random.next(), random.next()];
         let published = [

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn repeats_forget_what_is_reported_or_too_long() {
+    fn repeats_forget_reported_and_long_responses() {
         let (mut repeats, now) = (Repeats::default(), Instant::now());
         begin(&mut repeats, now, 1, 0);
         repeats.forget(1);

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::output::{Carrier, Output};
+use super::output::{Output, PromiseStream};
 use super::predictor::Predictor;
 use super::session::Gateway;
 use crate::url;
@@ -17,7 +17,8 @@ impl Gateway {
         }
         self.knows_client = true;
         if self.companion.has_promises() {
-            self.outputs.push_back(Output::Promise(Carrier::Companion));
+            self.outputs
+                .push_back(Output::Promise(PromiseStream::Companion));
         }
         true
     }

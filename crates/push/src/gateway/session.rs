@@ -18,7 +18,7 @@ use super::fetch_queue::FetchQueue;
 use super::foreign_hosts::ForeignHosts;
 use super::image_accept::ImageAccept;
 use super::misses::Misses;
-use super::output::{Carrier, Clock, Config, Counts, Output};
+use super::output::{Clock, Config, Counts, Output, PromiseStream};
 use super::page::{Page, Promise};
 use super::page_copies::Copies;
 use super::page_view::PageView;
@@ -261,9 +261,9 @@ impl Gateway {
     }
 
     /// Takes the next promise for a stream.
-    pub fn take_promise(&mut self, carrier: Carrier) -> Option<Promise> {
+    pub fn take_promise(&mut self, stream: PromiseStream) -> Option<Promise> {
         loop {
-            let promise = self.next_promise(carrier)?;
+            let promise = self.next_promise(stream)?;
             // A push that was given up meanwhile has no record.
             if let Some(fetch) = self.fetches.get_mut(promise.fetch) {
                 fetch.stream = PushStream::Promised;
@@ -272,10 +272,10 @@ impl Gateway {
         }
     }
 
-    fn next_promise(&mut self, carrier: Carrier) -> Option<Promise> {
-        match carrier {
-            Carrier::Companion => self.companion.take_promise(),
-            Carrier::Response(response) => {
+    fn next_promise(&mut self, stream: PromiseStream) -> Option<Promise> {
+        match stream {
+            PromiseStream::Companion => self.companion.take_promise(),
+            PromiseStream::Response(response) => {
                 let page = self.responses.get(response)?.page?;
                 self.pages.get_mut(page)?.promises.as_mut()?.pop_front()
             }

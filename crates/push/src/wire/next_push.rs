@@ -11,7 +11,7 @@ pub const NEXT_PAGE_FIELD: &str = "tandem-next-page";
 /// The pushes for the next page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NextPush {
-    /// None.
+    /// The client takes no such pushes.
     #[default]
     Off,
     /// Heads with validators, for documents of which the browser may have a copy.

@@ -2,7 +2,7 @@
 //! then, since the browser's own requests carry other cookies.
 
 use tandem_http::{Method, RequestHead};
-use tandem_push::gateway::{Audience, Carrier, Config, FetchId, Output};
+use tandem_push::gateway::{Audience, Config, FetchId, Output, PromiseStream};
 
 use crate::origin::{Page, page};
 use crate::pair::{Pair, request};
@@ -191,6 +191,6 @@ fn later_page_makes_early_requests_again() {
             .gateway
             .handle_head(now, page, &mut head(200, &known), None);
         scene.gateway.handle_data(page, b"<img src=/9.png>");
-        assert_eq!(scene.paths(Carrier::Response(page)), expected);
+        assert_eq!(scene.paths(PromiseStream::Response(page)), expected);
     }
 }

@@ -243,7 +243,7 @@ fn named_resources_have_the_kind_of_their_ending() {
 
 /// A page over plain HTTP on the computer itself is not upgraded.
 #[test]
-fn upgrade_spares_the_computer_itself() {
+fn upgrade_of_requests_spares_loopback() {
     for (host, expected) in [
         ("a.test", 1),
         ("localhost:81", 2),

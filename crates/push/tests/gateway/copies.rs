@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tandem_http::{Method, ResponseHead};
-use tandem_push::gateway::{Audience, Carrier, Clock, Config, Gateway, Output, Promise};
+use tandem_push::gateway::{Audience, Clock, Config, Gateway, Output, Promise, PromiseStream};
 use tandem_push::wire::Fate;
 
 use crate::needs::Needs;
@@ -439,7 +439,7 @@ pub(crate) fn pass(
 }
 
 pub(crate) fn promises(gateway: &mut Gateway) -> Vec<Promise> {
-    std::iter::from_fn(|| gateway.take_promise(Carrier::Companion)).collect()
+    std::iter::from_fn(|| gateway.take_promise(PromiseStream::Companion)).collect()
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tandem_http::{RequestHead, ResponseHead, Scheme};
-use tandem_push::gateway::{Audience, Carrier, Config, Output};
+use tandem_push::gateway::{Audience, Config, Output, PromiseStream};
 use tandem_push::wire::{Fate, OPENED_FIELD};
 
 use crate::scene::{NAVIGATION, SITE, Scene, head, request};
@@ -33,13 +33,13 @@ const ONE_USER: Config = Config {
 };
 
 /// Begins a page at a path. It stays under way.
-fn begin(scene: &mut Scene, path: &str, body: &str) -> Carrier {
+fn begin(scene: &mut Scene, path: &str, body: &str) -> PromiseStream {
     let id = scene.ask(path, NAVIGATION);
     scene
         .gateway
         .handle_head(scene.now, id, &mut head(200, KNOWN), None);
     scene.gateway.handle_data(id, body.as_bytes());
-    Carrier::Response(id)
+    PromiseStream::Response(id)
 }
 
 /// Passes the answer to a request for a resource.
@@ -60,7 +60,7 @@ fn visited() -> Scene {
         .gateway
         .handle_head(now, page, &mut head(200, KNOWN), None);
     scene.gateway.handle_data(page, b"<img src=/a.png>");
-    let fetches = scene.promises(Carrier::Response(page));
+    let fetches = scene.promises(PromiseStream::Response(page));
     assert_eq!(scene.fetch_head(fetches[0], IMAGE), Ok(()));
     scene.report(Fate::Used, "/a.png");
     scene.gateway.handle_fetch_end(now, fetches[0]);
@@ -113,7 +113,7 @@ fn early_promises_belong_to_the_page_alone() {
         scene
             .gateway
             .handle_head(now, page, &mut answer.clone(), None);
-        let paths = scene.paths(Carrier::Response(page));
+        let paths = scene.paths(PromiseStream::Response(page));
         assert_eq!(
             paths.contains(&"/a.png".to_owned()),
             is_promised,
@@ -185,7 +185,7 @@ fn unmodified_page_names_no_resources() {
         let mut head = head(status, &[link, ("etag", "\"1\"")]);
         scene.gateway.handle_head(scene.now, page, &mut head, None);
         assert_eq!(
-            scene.paths(Carrier::Response(page)).len(),
+            scene.paths(PromiseStream::Response(page)).len(),
             count,
             "{status}"
         );
@@ -231,10 +231,10 @@ fn promises_without_a_report_are_bounded() {
     assert_eq!(scene.paths(page), ["/4"]);
 }
 
-fn answer(carrier: Carrier) -> tandem_push::gateway::ResponseId {
-    match carrier {
-        Carrier::Response(id) => id,
-        Carrier::Companion => panic!("it is the stream of an answer"),
+fn answer(stream: PromiseStream) -> tandem_push::gateway::ResponseId {
+    match stream {
+        PromiseStream::Response(id) => id,
+        PromiseStream::Companion => panic!("it is the stream of an answer"),
     }
 }
 
@@ -278,12 +278,12 @@ fn last_page_with_spared_needs_is_remembered() {
     }
     // A plain request shows a lost cache.
     let lost = scene.ask("/a.png", &[]);
-    assert_eq!(scene.paths(Carrier::Companion), ["/b.png"]);
+    assert_eq!(scene.paths(PromiseStream::Companion), ["/b.png"]);
     scene.end(lost);
 }
 
 #[test]
-fn own_origin_alone_is_pushed_on_demand() {
+fn own_origin_option_excludes_other_origins() {
     let body = "<link rel=stylesheet href=http://i.a.test/s.css><img src=/a.png>";
     for (own_origin_only, expected) in [(true, &["/a.png"][..]), (false, &["/s.css", "/a.png"])] {
         let mut scene = Scene::new(Config {
@@ -311,7 +311,10 @@ fn list_of_opened_hosts_decides_on_tls() {
     let body = "<link rel=stylesheet href=https://c.test/tunnel.css><img src=https://b.test/listed>\
                 <img src=/own>";
     scene.gateway.handle_data(id, body.as_bytes());
-    assert_eq!(scene.paths(Carrier::Response(id)), ["/listed", "/own"]);
+    assert_eq!(
+        scene.paths(PromiseStream::Response(id)),
+        ["/listed", "/own"]
+    );
 }
 
 #[test]
@@ -377,7 +380,7 @@ fn held_fetch_outlives_its_page() {
         .gateway
         .handle_head(scene.now, page, &mut head(200, KNOWN), None);
     scene.gateway.handle_data(page, b"<img src=/1>");
-    let fetch = scene.promises(Carrier::Response(page))[0];
+    let fetch = scene.promises(PromiseStream::Response(page))[0];
     scene.end(page);
     begin(&mut scene, "/next", "");
     let outputs = scene.outputs();
@@ -408,7 +411,7 @@ fn conditional_page_needs_bodies_that_can_wait() {
             .gateway
             .handle_head(scene.now, page, &mut head(200, KNOWN), None);
         scene.gateway.handle_data(page, b"<img src=/1>");
-        let promised = scene.paths(Carrier::Response(page)).len();
+        let promised = scene.paths(PromiseStream::Response(page)).len();
         assert_eq!(promised, usize::from(is_promised), "{fields:?}");
     }
 }
@@ -421,7 +424,7 @@ fn closed_session_makes_no_promise() {
     scene.gateway.close();
     // The promise that no stream had taken does not move to the companion.
     scene.gateway.handle_end(answer(first), true, None);
-    assert!(scene.paths(Carrier::Companion).is_empty());
+    assert!(scene.paths(PromiseStream::Companion).is_empty());
     let body = "<img src=/2><img src=http://b.test/3>";
     let page = begin(&mut scene, "/other", body);
     assert!(scene.paths(page).is_empty());

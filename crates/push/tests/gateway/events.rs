@@ -9,8 +9,8 @@ use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 use tandem_predict::auto::url::Kind;
 use tandem_predict::{Candidate, Exchange};
 use tandem_push::gateway::{
-    Audience, Carrier, Clock, Config, CopyLifetime, FetchId, Gateway, Order, Output, Predictor,
-    ResponseId,
+    Audience, Clock, Config, CopyLifetime, FetchId, Gateway, Order, Output, Predictor,
+    PromiseStream, ResponseId,
 };
 use tandem_push::next_pages::NextPage;
 use tandem_push::wire::{Fate, NextPush, Report, url_hash};
@@ -268,10 +268,10 @@ impl Scene<'_> {
             }
             8 => {
                 if let Some(id) = self.answer() {
-                    self.take_promises(Carrier::Response(id));
+                    self.take_promises(PromiseStream::Response(id));
                 }
             }
-            9 => self.take_promises(Carrier::Companion),
+            9 => self.take_promises(PromiseStream::Companion),
             10 => self.on_fetch_head(),
             11 => self.on_fetch_data(),
             12 => self.on_fetch_end(),
@@ -450,13 +450,13 @@ impl Scene<'_> {
 
     fn obey(&mut self, order: Order) {
         if order == Order::AfterPromises {
-            self.take_promises(Carrier::Companion);
+            self.take_promises(PromiseStream::Companion);
         }
     }
 
-    fn take_promises(&mut self, carrier: Carrier) {
+    fn take_promises(&mut self, stream: PromiseStream) {
         let mut count = 0;
-        while let Some(promise) = self.gateway.take_promise(carrier) {
+        while let Some(promise) = self.gateway.take_promise(stream) {
             count += 1;
             assert!(count <= 2048, "the promises of one stream are bounded");
             assert!(matches!(promise.request.method, Method::Get | Method::Head));
@@ -525,7 +525,7 @@ impl Scene<'_> {
             self.gateway.handle_end(id, true, None);
             self.gateway.release_response(self.now, id);
         }
-        self.take_promises(Carrier::Companion);
+        self.take_promises(PromiseStream::Companion);
         self.carry_out();
         while !self.queued.is_empty() {
             let begun: Vec<_> = self.running.keys().copied().collect();
@@ -537,14 +537,14 @@ impl Scene<'_> {
                 self.gateway.handle_fetch_end(self.now, id);
                 self.running.remove(&id);
             }
-            self.take_promises(Carrier::Companion);
+            self.take_promises(PromiseStream::Companion);
             self.carry_out();
         }
         for id in self.promised.clone() {
             self.release(id);
         }
         self.gateway.close();
-        self.take_promises(Carrier::Companion);
+        self.take_promises(PromiseStream::Companion);
         self.carry_out();
         assert_eq!(self.gateway.records(), [0; 3], "records are left");
         // A new companion drops the incomplete report of the last one.

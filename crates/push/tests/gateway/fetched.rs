@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tandem_push::gateway::{
-    Audience, Carrier, Config, FetchId, Order, Output, Predictor, PushError,
+    Audience, Config, FetchId, Order, Output, Predictor, PromiseStream, PushError,
 };
 use tandem_push::wire::Fate;
 
@@ -43,7 +43,7 @@ fn promised_again(scene: &mut Scene, first: FetchId) -> usize {
         .gateway
         .handle_head(scene.now, page, &mut answer, None);
     scene.gateway.handle_data(page, b"<img src=/0.png>");
-    scene.paths(Carrier::Response(page)).len()
+    scene.paths(PromiseStream::Response(page)).len()
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn promises_on_the_companion_precede_their_bytes() {
     let mut scene = Scene::new(Config::default());
     assert!(scene.gateway.open_companion(true));
     let page = scene.page("<link rel=stylesheet href=/a.css><iframe src=/f></iframe>");
-    let fetches = scene.promises(Carrier::Response(page));
+    let fetches = scene.promises(PromiseStream::Response(page));
     scene.end(page);
     let style = [("content-type", "text/css")];
     let (now, style_sheet) = (scene.now, fetches[0]);
@@ -272,7 +272,7 @@ fn promises_on_the_companion_precede_their_bytes() {
     let moved = [("location", "/g")];
     let passed = pass(&mut scene, fetches[1], 302, &moved);
     assert_eq!(passed, Ok(Order::AfterPromises));
-    assert_eq!(scene.paths(Carrier::Companion), ["/b.png", "/g"]);
+    assert_eq!(scene.paths(PromiseStream::Companion), ["/b.png", "/g"]);
     scene.gateway.close_companion();
     let data = b"p { background: url(/c.png) }";
     let passed = scene.gateway.handle_fetch_data(now, style_sheet, data);
@@ -287,7 +287,7 @@ fn joined_documents_are_remembered_up_to_a_number() {
         .map(|at| format!("<iframe src=/{at}></iframe>"))
         .collect();
     let page = scene.page(&frames);
-    let fetches = scene.promises(Carrier::Response(page));
+    let fetches = scene.promises(PromiseStream::Response(page));
     assert_eq!(fetches.len(), 17);
     for (at, fetch) in fetches.iter().enumerate() {
         assert_eq!(pass(&mut scene, *fetch, 200, &[TAG]), Ok(Order::Now));

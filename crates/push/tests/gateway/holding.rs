@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tandem_push::gateway::{Carrier, Config, FetchId, Output, ResponseId};
+use tandem_push::gateway::{Config, FetchId, Output, PromiseStream, ResponseId};
 use tandem_push::wire::Fate;
 
 use crate::needs::Needs;
@@ -37,7 +37,7 @@ fn with_companion() -> Scene {
 /// Takes the promises of a page, and returns their paths and fetches.
 fn held(scene: &mut Scene, page: ResponseId) -> Vec<(String, FetchId)> {
     let mut held = Vec::new();
-    while let Some(promise) = scene.gateway.take_promise(Carrier::Response(page)) {
+    while let Some(promise) = scene.gateway.take_promise(PromiseStream::Response(page)) {
         scene.gateway.queue_fetch(scene.now, promise.fetch);
         held.push((promise.request.path, promise.fetch));
     }
@@ -134,7 +134,7 @@ fn cookie_of_an_image_shows_no_first_visit() {
 }
 
 #[test]
-fn condition_holds_the_rest_of_a_page_under_way() {
+fn conditional_request_holds_later_needs_of_a_page() {
     for (has_companion, referrer, is_held) in [
         (true, "http://a.test/page", true),
         (true, "http://b.test/page", false),

@@ -112,7 +112,7 @@ fn poisoned_page_costs_bounded_work() {
 }
 
 #[test]
-fn records_do_not_outlive_their_use() {
+fn records_end_with_their_responses() {
     let body = "<img src=/own.png><img src=http://b.test/x.png><img src=http://c.test/y.png>";
     let mut pair = Pair::new(&[("http://a.test/page", html(body))]);
     for _ in 0..5 {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tandem_http::ResponseHead;
-use tandem_push::gateway::{Audience, Carrier, Config, Output, Predictor, PushError};
+use tandem_push::gateway::{Audience, Config, Output, Predictor, PromiseStream, PushError};
 use tandem_push::wire::Fate;
 
 use crate::scene::{HTML, NAVIGATION, SITE, Scene, head};
@@ -22,7 +22,7 @@ fn predictor_names_resources_of_a_page() {
     let page = scene.ask("/page", NAVIGATION);
     let interest = scene.head(page, &mut head(200, HTML));
     assert!(interest.promises && interest.body);
-    let promise = scene.gateway.take_promise(Carrier::Response(page));
+    let promise = scene.gateway.take_promise(PromiseStream::Response(page));
     let path = promise.map(|promise| promise.request.path.to_string());
     assert_eq!(path.as_deref(), Some("/learned.png"));
     assert_eq!(scene.recorded(), [format!("{SITE}/page -")]);
@@ -50,7 +50,7 @@ fn confirmed_document_sends_no_further_body() {
     let mut scene = Scene::new(Config::default());
     assert!(scene.gateway.open_companion(true));
     let page = scene.page("<iframe src=/frame></iframe>");
-    let fetch = scene.promises(Carrier::Response(page))[0];
+    let fetch = scene.promises(PromiseStream::Response(page))[0];
     assert!(scene.fetch_head(fetch, &[("etag", "\"1\"")]).is_ok());
     assert!(scene.fetch_data(fetch, 100).is_ok());
     scene.report(Fate::Late, "/frame");
@@ -73,7 +73,7 @@ fn failed_response_is_no_copy_in_the_browser() {
         scene.gateway.handle_end(id, true, None);
         scene.gateway.release_response(scene.now, id);
         let page = scene.page("<img src=/a.png>");
-        let promises = scene.promises(Carrier::Response(page));
+        let promises = scene.promises(PromiseStream::Response(page));
         assert_eq!(promises.len(), promised, "{status}");
     }
 }
@@ -108,7 +108,7 @@ fn predictor_learns_lengths_of_whole_bodies() {
 fn resources_of_an_unreported_push_belong_to_its_page() {
     let mut scene = Scene::new(Config::default());
     let page = scene.page("<link rel=stylesheet href=/a.css>");
-    assert_eq!(scene.promises(Carrier::Response(page)).len(), 1);
+    assert_eq!(scene.promises(PromiseStream::Response(page)).len(), 1);
     let style = format!("{SITE}/a.css");
     let other = format!("{SITE}/b.css");
     let image = [("content-type", "image/png")];
@@ -155,7 +155,7 @@ fn held_out_pages_are_counted_and_get_no_promise() {
         ..Config::default()
     });
     let page = scene.page("<img src=/a.png>");
-    assert!(scene.promises(Carrier::Response(page)).is_empty());
+    assert!(scene.promises(PromiseStream::Response(page)).is_empty());
     let counts = scene.gateway.take_counts();
     assert_eq!((counts.pages_held_out, counts.pages_pushed), (1, 0));
 }
@@ -167,7 +167,7 @@ fn reloaded_page_gets_no_promise() {
     let page = scene.ask("/page", &fields);
     scene.head(page, &mut head(200, HTML));
     scene.gateway.handle_data(page, b"<img src=/a.png>");
-    assert!(scene.promises(Carrier::Response(page)).is_empty());
+    assert!(scene.promises(PromiseStream::Response(page)).is_empty());
 }
 
 #[test]
@@ -254,15 +254,15 @@ fn body_beyond_the_budget_of_its_page_is_refused() {
 fn end_of_a_style_sheet_names_its_last_resource() {
     let mut scene = Scene::new(Config::default());
     let page = scene.page("<link rel=stylesheet href=/a.css>");
-    let style = scene.promises(Carrier::Response(page))[0];
+    let style = scene.promises(PromiseStream::Response(page))[0];
     let passed = scene.fetch_head(style, &[("content-type", "text/css")]);
     assert_eq!(passed, Ok(()));
     let data = b"p { background: url(/a.png";
     let now = scene.now;
     assert!(scene.gateway.handle_fetch_data(now, style, data).is_ok());
-    assert!(scene.promises(Carrier::Response(page)).is_empty());
+    assert!(scene.promises(PromiseStream::Response(page)).is_empty());
     scene.gateway.handle_fetch_end(now, style);
-    assert_eq!(scene.promises(Carrier::Response(page)).len(), 1);
+    assert_eq!(scene.promises(PromiseStream::Response(page)).len(), 1);
 }
 
 #[test]
@@ -318,9 +318,9 @@ fn companion_opens_once_and_takes_waiting_promises() {
     scene.gateway.handle_end(page, true, None);
     scene.outputs();
     assert!(scene.gateway.open_companion(true));
-    let promised = Output::Promise(Carrier::Companion);
+    let promised = Output::Promise(PromiseStream::Companion);
     assert_eq!(scene.outputs(), [promised]);
-    assert_eq!(scene.promises(Carrier::Companion).len(), 1);
+    assert_eq!(scene.promises(PromiseStream::Companion).len(), 1);
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn untaken_promise_of_a_left_page_is_dropped() {
         .gateway
         .handle_head(now, first, &mut head(200, &known), None);
     scene.gateway.handle_data(first, b"<img src=/a.png>");
-    let fetches = scene.promises(Carrier::Response(first));
+    let fetches = scene.promises(PromiseStream::Response(first));
     let image = [("content-type", "image/png")];
     assert_eq!(scene.fetch_head(fetches[0], &image), Ok(()));
     scene.report(Fate::Used, "/a.png");
@@ -358,5 +358,5 @@ fn untaken_promise_of_a_left_page_is_dropped() {
         .handle_head(now, other, &mut head(200, &known), None);
     assert_eq!(scene.outputs(), []);
     assert_eq!(scene.gateway.records()[2], 0);
-    assert_eq!(scene.promises(Carrier::Response(carrying)), []);
+    assert_eq!(scene.promises(PromiseStream::Response(carrying)), []);
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tandem_http::{Fields, Method};
-use tandem_push::gateway::{Carrier, Config};
+use tandem_push::gateway::{Config, PromiseStream};
 use tandem_push::wire::{ASKED_AS_FIELD, NextPush};
 
 use crate::both::PROMISES;
@@ -150,7 +150,7 @@ fn head_of_a_push_tells_its_metadata() {
             let page = scene.ask("/page", &fields);
             scene.head(page, &mut scene::head(200, scene::HTML));
             scene.gateway.handle_data(page, b"<img src=/a.png>");
-            let fetch = scene.promises(Carrier::Response(page))[0];
+            let fetch = scene.promises(PromiseStream::Response(page))[0];
             if is_changed {
                 scene.gateway.handle_unsafe_request();
             }

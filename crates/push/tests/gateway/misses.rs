@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tandem_http::{RequestHead, Scheme};
-use tandem_push::gateway::{Carrier, Config, FetchId, Output, Predictor};
+use tandem_push::gateway::{Config, FetchId, Output, Predictor, PromiseStream};
 use tandem_push::wire::Fate;
 
 use crate::needs::Needs;
@@ -66,7 +66,7 @@ fn origin_that_refuses_the_browser_gets_no_pushes() {
             scene.end(id);
         }
         let page = scene.page("<img src=//b.test/1.png><img src=//b.test/2.png>");
-        let paths = scene.paths(Carrier::Response(page));
+        let paths = scene.paths(PromiseStream::Response(page));
         assert_eq!(paths.len(), expected, "{statuses:?}");
     }
 }
@@ -106,9 +106,9 @@ fn own_request_ends_a_push_that_has_not_begun() {
     for is_taken in [false, true] {
         let mut scene = Scene::new(Config::default());
         let page = scene.page("<img src=/1.png>");
-        let carrier = Carrier::Response(page);
+        let stream = PromiseStream::Response(page);
         let promise = is_taken
-            .then(|| scene.gateway.take_promise(carrier))
+            .then(|| scene.gateway.take_promise(stream))
             .flatten();
         let own = scene.ask("/1.png", &[("referer", "http://a.test/page")]);
         scene.head(own, &mut scene::head(200, &[("content-type", "image/png")]));
@@ -118,7 +118,7 @@ fn own_request_ends_a_push_that_has_not_begun() {
             assert!(scene.outputs().contains(&Output::Cancel { fetch }));
             scene.gateway.queue_fetch(now, fetch);
         }
-        assert_eq!(scene.promises(carrier), []);
+        assert_eq!(scene.promises(stream), []);
         assert_eq!(scene.begun(), []);
     }
 }
@@ -189,7 +189,7 @@ fn client_without_reports_teaches_no_misses() {
                 let teacher = Some(&mut predictor as &mut dyn Predictor);
                 scene.gateway.handle_head(now, page, &mut answer, teacher);
                 scene.gateway.handle_data(page, b"<img src=/p.gif>");
-                for fetch in scene.promises(Carrier::Response(page)) {
+                for fetch in scene.promises(PromiseStream::Response(page)) {
                     promised += 1;
                     let mut busy = scene::head(503, &[]);
                     let passed = scene.gateway.handle_fetch_head(now, fetch, &mut busy, None);
@@ -288,7 +288,7 @@ fn request_begins_a_fetch_that_waits_for_its_series() {
     let mut scene = Scene::new(Config::default());
     scene.gateway.open_companion(true);
     let page = scene.page(&body);
-    let fetches = scene.promises(Carrier::Response(page));
+    let fetches = scene.promises(PromiseStream::Response(page));
     assert_eq!(scene.begun(), fetches[..2]);
     scene.report(Fate::Late, "/p.gif?7");
     assert_eq!(scene.begun(), [fetches[7]]);
@@ -299,7 +299,7 @@ fn request_begins_a_fetch_that_waits_for_its_series() {
     scene
         .gateway
         .handle_data(page, b"<img src=p.gif?9><img src=q.gif?9>");
-    assert_eq!(scene.paths(Carrier::Response(page)), ["/q.gif?9"]);
+    assert_eq!(scene.paths(PromiseStream::Response(page)), ["/q.gif?9"]);
 }
 
 /// Such a client reports no request that waits, so no fetch would ever begin.
@@ -312,7 +312,7 @@ fn series_of_a_client_without_reports_does_not_wait() {
             scene.gateway.open_companion(true);
         }
         let page = scene.page(&body);
-        scene.promises(Carrier::Response(page));
+        scene.promises(PromiseStream::Response(page));
         assert_eq!(scene.begun().len(), expected);
     }
 }
@@ -323,7 +323,7 @@ fn series(begun: usize, config: Config) -> (Scene, Vec<FetchId>) {
     let mut scene = Scene::new(config);
     scene.gateway.open_companion(true);
     let page = scene.page(&body);
-    let fetches = scene.promises(Carrier::Response(page));
+    let fetches = scene.promises(PromiseStream::Response(page));
     assert_eq!(scene.begun(), fetches[..begun]);
     (scene, fetches)
 }
@@ -367,14 +367,14 @@ fn untaken_promise_of_a_series_makes_room() {
     let (mut scene, body) = (Scene::new(Config::default()), "<img src=p.gif?0>");
     scene.gateway.open_companion(true);
     let page = scene.page(body);
-    let first = scene.promises(Carrier::Response(page));
+    let first = scene.promises(PromiseStream::Response(page));
     assert_eq!(scene.begun(), first);
     scene
         .gateway
         .handle_data(page, b"<img src=p.gif?1><img src=p.gif?2>");
-    let carrier = Carrier::Response(page);
+    let stream = PromiseStream::Response(page);
     scene.ask("/p.gif?1", &[("referer", PAGE)]);
-    let others = scene.promises(carrier);
+    let others = scene.promises(stream);
     assert_eq!(others.len(), 1);
     assert_eq!(scene.begun(), others);
 }

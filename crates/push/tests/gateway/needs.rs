@@ -9,7 +9,7 @@ use tandem_predict::auto::url::{Kind, parts};
 use tandem_predict::{Candidate, Exchange};
 use tandem_push::gateway::{CopyLifetime, Predictor};
 use tandem_push::next_pages::NextPage;
-use tandem_push::scripts::{Manner, ScriptTable};
+use tandem_push::scripts::{DataFields, ScriptTable};
 use tandem_push::useless_pushes::{Outcome, UselessTable};
 use tandem_push::wire::url_hash;
 
@@ -156,12 +156,12 @@ impl Predictor for Needs {
         .collect()
     }
 
-    fn note_manner(&mut self, url: &str, request: &RequestHead) {
+    fn note_data_fields(&mut self, url: &str, request: &RequestHead) {
         self.scripts.note(number(url), self.user, request);
     }
 
-    fn manner(&self, url: &str) -> Manner {
-        self.scripts.manner(number(url), 2)
+    fn data_fields(&self, url: &str) -> DataFields {
+        self.scripts.data_fields(number(url), 2)
     }
 
     fn note_push(&mut self, page: &str, url: u32, is_useless: bool) {

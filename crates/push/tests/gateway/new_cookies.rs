@@ -2,7 +2,7 @@
 //! that have not begun carry them, as the browser's own later requests do.
 
 use tandem_http::RequestHead;
-use tandem_push::gateway::{Audience, Carrier, Config, FetchId, Output, ResponseId};
+use tandem_push::gateway::{Audience, Config, FetchId, Output, PromiseStream, ResponseId};
 use tandem_push::wire::Fate;
 
 use crate::scene::{NAVIGATION, SITE, Scene, head};
@@ -26,7 +26,7 @@ impl Loading {
             ..Config::default()
         });
         let page = scene.page("<img src=/0.png><img src=/1.png><img src=/2.png><img src=/3.png>");
-        let fetches = scene.promises(Carrier::Response(page));
+        let fetches = scene.promises(PromiseStream::Response(page));
         assert_eq!(scene.begun(), fetches[..1]);
         Self {
             scene,
@@ -57,7 +57,10 @@ impl Loading {
     fn named_now(&mut self) -> Option<Option<String>> {
         let page = self.page;
         self.scene.gateway.handle_data(page, b"<img src=/late.png>");
-        let promise = self.scene.gateway.take_promise(Carrier::Response(page))?;
+        let promise = self
+            .scene
+            .gateway
+            .take_promise(PromiseStream::Response(page))?;
         Some(cookie(&promise.request))
     }
 }
@@ -176,7 +179,7 @@ fn cookie_of_two_equal_pages_ends_the_requests() {
         .scene
         .gateway
         .handle_data(again, b"<img src=/9.png>");
-    let fetches = loading.scene.promises(Carrier::Response(again));
+    let fetches = loading.scene.promises(PromiseStream::Response(again));
     loading.scene.outputs();
     let own = loading.scene.ask("/own.gif", &[REFERRER]);
     let fields = [("content-type", "image/gif"), ("set-cookie", "new=1")];

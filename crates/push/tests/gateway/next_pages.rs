@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tandem_http::ResponseHead;
-use tandem_push::gateway::{Carrier, Config};
+use tandem_push::gateway::{Config, PromiseStream};
 use tandem_push::wire::{Fate, NextPush};
 
 use crate::NAVIGATION;
@@ -136,7 +136,7 @@ fn copy_in_the_browser_is_validated_ahead() {
 }
 
 #[test]
-fn credentials_lead_nowhere() {
+fn page_with_credentials_gets_no_next_documents() {
     for field in [("cookie", "a=b"), ("authorization", "Basic eA==")] {
         let mut pair = pair(NextPush::Bodies, &pages(document()));
         assert!(next_of_first(&mut pair, &[NAVIGATION[0], field]).is_empty());
@@ -182,7 +182,7 @@ fn document_of_another_origin_is_not_pushed() {
 }
 
 #[test]
-fn page_that_still_loads_leads_nowhere() {
+fn loading_page_gets_no_next_documents() {
     let mut pages = pages(document());
     pages[0].1.is_unfinished = true;
     let mut pair = pair(NextPush::Bodies, &pages);
@@ -247,7 +247,7 @@ fn request_that_waits_gets_an_unsuitable_document() {
         pair.browse_for(Duration::from_millis(1000), FIRST, NAVIGATION);
         let now = pair.time() + Duration::from_secs(1);
         pair.gateway.handle_timeout(now);
-        let promise = pair.gateway.take_promise(Carrier::Companion);
+        let promise = pair.gateway.take_promise(PromiseStream::Companion);
         let fetch = promise.expect("the load has ended").fetch;
         pair.gateway.queue_fetch(now, fetch);
         if is_awaited {
@@ -286,7 +286,7 @@ fn head_that_confirms_nothing_is_requested_once() {
 }
 
 #[test]
-fn held_out_page_leads_nowhere() {
+fn held_out_page_gets_no_next_documents() {
     let config = Config {
         hold_out: 1.0,
         ..Config::default()
@@ -298,7 +298,7 @@ fn held_out_page_leads_nowhere() {
 }
 
 #[test]
-fn unused_documents_end_the_pushes() {
+fn unused_next_documents_end_further_ones() {
     let mut pair = Pair::new(&pages(document()));
     pair.gateway.allow_next_pages(NextPush::Bodies);
     let names: Vec<&'static str> = (0..30)

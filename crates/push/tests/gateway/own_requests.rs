@@ -112,7 +112,7 @@ fn repeated_request_is_that_of_the_browser() {
 }
 
 #[test]
-fn other_requests_are_left_alone() {
+fn unsuitable_and_late_requests_are_not_repeated() {
     let no_store = || image().with("cache-control", "no-store");
     let mut pair = pair(&[
         (PAGE, gallery()),

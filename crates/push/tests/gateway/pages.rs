@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tandem_push::gateway::{Carrier, Config};
+use tandem_push::gateway::{Config, PromiseStream};
 use tandem_push::wire::Fate;
 
 use crate::origin::{page, redirect};
@@ -331,7 +331,7 @@ fn html_for_a_tool_is_a_page() {
             if path == "/page" {
                 let body = b"<iframe src=/frame></iframe><img src=/a.png>";
                 scene.gateway.handle_data(id, body);
-                let found = scene.paths(Carrier::Response(id));
+                let found = scene.paths(PromiseStream::Response(id));
                 assert_eq!(found, ["/learned.png", "/frame", "/a.png"]);
             }
         }

@@ -9,7 +9,7 @@ use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 use tandem_link::{Link, LinkConfig};
 use tandem_push::client::PushId;
 use tandem_push::gateway::{
-    Carrier, Clock, Config, FetchId, Gateway, Order, Output, Predictor, Promise, ResponseId,
+    Clock, Config, FetchId, Gateway, Order, Output, Predictor, Promise, PromiseStream, ResponseId,
 };
 use tandem_push::wire::{CROSSED_FIELD, Fate, Report, url_hash};
 
@@ -475,11 +475,11 @@ impl Pair {
         let (now, asker) = (self.start + self.now, Asker::Response(id));
         let predictor = self.predictor.as_mut().map(|it| it as &mut dyn Predictor);
         self.gateway.handle_head(now, id, &mut head, predictor);
-        self.carry_promises(Carrier::Response(id));
+        self.carry_promises(PromiseStream::Response(id));
         self.transmit(Message::Head(asker, url.to_owned(), head));
         for piece in page.body.as_bytes().chunks(4096) {
             self.gateway.handle_data(id, piece);
-            self.carry_promises(Carrier::Response(id));
+            self.carry_promises(PromiseStream::Response(id));
         }
         if page.is_unfinished {
             self.unfinished = Some(id);
@@ -554,12 +554,12 @@ impl Pair {
 
     fn obey(&mut self, order: Order) {
         if order == Order::AfterPromises {
-            self.carry_promises(Carrier::Companion);
+            self.carry_promises(PromiseStream::Companion);
         }
     }
 
-    fn carry_promises(&mut self, carrier: Carrier) {
-        while let Some(Promise { fetch, request, .. }) = self.gateway.take_promise(carrier) {
+    fn carry_promises(&mut self, stream: PromiseStream) {
+        while let Some(Promise { fetch, request, .. }) = self.gateway.take_promise(stream) {
             if request.method == Method::Head {
                 self.checks.insert(fetch, url(&request));
             }
@@ -572,7 +572,7 @@ impl Pair {
     fn carry_out(&mut self) {
         while let Some(output) = self.gateway.poll_output() {
             match output {
-                Output::Promise(carrier) => self.carry_promises(carrier),
+                Output::Promise(stream) => self.carry_promises(stream),
                 Output::Fetch { fetch, request } => self.ask(Asker::Fetch(fetch), request),
                 Output::Cancel { fetch } => {
                     if let Some((url, ..)) = self.held.remove(&fetch) {

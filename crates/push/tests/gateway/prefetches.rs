@@ -1,7 +1,7 @@
 //! Scenes of resources and documents that a browser requests for a page that its user may never
 //! open.
 
-use tandem_push::gateway::{Audience, Carrier, Config, Output};
+use tandem_push::gateway::{Audience, Config, Output, PromiseStream};
 
 use crate::scene::{HTML, NAVIGATION, SITE, Scene, head};
 
@@ -21,10 +21,10 @@ fn resources_for_later_pages_count_as_lazy_ones() {
     let links: String = links.collect();
     let mut scene = Scene::new(Config::default());
     let page = scene.page(&links);
-    assert_eq!(scene.paths(Carrier::Response(page)).len(), 16);
+    assert_eq!(scene.paths(PromiseStream::Response(page)).len(), 16);
     let mut scene = one_user();
     let page = scene.page(&links);
-    assert!(scene.paths(Carrier::Response(page)).is_empty());
+    assert!(scene.paths(PromiseStream::Response(page)).is_empty());
 }
 
 /// The browser requests the script for a later page, and an image because it is near.
@@ -38,7 +38,10 @@ fn prefetched_resource_is_not_part_of_the_next_visit() {
     let first = scene.ask("/page", NAVIGATION);
     scene.head(first, &mut head(200, &html));
     scene.gateway.handle_data(first, BODY.as_bytes());
-    assert_eq!(scene.paths(Carrier::Response(first)), ["/learned.png"]);
+    assert_eq!(
+        scene.paths(PromiseStream::Response(first)),
+        ["/learned.png"]
+    );
     for (path, fields) in [
         ("/b.js", &[("purpose", "prefetch"), referrer][..]),
         ("/a.png", &[referrer]),
@@ -49,7 +52,7 @@ fn prefetched_resource_is_not_part_of_the_next_visit() {
     }
     scene.end(first);
     let second = scene.ask("/page", NAVIGATION);
-    assert_eq!(scene.paths(Carrier::Response(second)), ["/a.png"]);
+    assert_eq!(scene.paths(PromiseStream::Response(second)), ["/a.png"]);
 }
 
 #[test]
@@ -71,10 +74,10 @@ fn prefetched_document_gets_no_promise() {
             assert!(!interest.promises, "{fields:?}");
             assert!(!answer.fields.contains("tandem-push"), "{fields:?}");
             scene.gateway.handle_data(next, b"<img src=/a.png>");
-            assert!(scene.paths(Carrier::Response(next)).is_empty());
+            assert!(scene.paths(PromiseStream::Response(next)).is_empty());
             let moved = scene.ask("/old", fields);
             scene.head(moved, &mut head(302, &[("location", "/new")]));
-            assert!(scene.paths(Carrier::Response(moved)).is_empty());
+            assert!(scene.paths(PromiseStream::Response(moved)).is_empty());
             let counts = scene.gateway.take_counts();
             assert_eq!((counts.pages_pushed, counts.promised), (0, 0));
         }
@@ -93,7 +96,7 @@ fn prefetch_does_not_leave_the_page() {
         });
         assert!(scene.gateway.open_companion(true));
         let page = scene.page("<img src=/0.png><img src=/1.png>");
-        let fetches = scene.promises(Carrier::Response(page));
+        let fetches = scene.promises(PromiseStream::Response(page));
         assert_eq!(scene.begun(), fetches[..1]);
         scene.end(page);
         let next = scene.ask("/next.html", &[NAVIGATION[0], field]);

@@ -1,6 +1,6 @@
 //! Scenes of redirects: only a target of the same origin is requested before the browser asks.
 
-use tandem_push::gateway::{Audience, Carrier, Config};
+use tandem_push::gateway::{Audience, Config, PromiseStream};
 
 use crate::both::PROMISES;
 use crate::origin::{Page, page, redirect};
@@ -77,7 +77,7 @@ fn refresh_is_followed_within_its_origin() {
                 true => vec!["/a.png", "/next"],
                 false => vec!["/a.png"],
             };
-            let mut paths = scene.paths(Carrier::Response(page));
+            let mut paths = scene.paths(PromiseStream::Response(page));
             paths.sort();
             assert_eq!(paths, expected, "{content} {audience:?}");
         }
@@ -89,7 +89,7 @@ fn refresh_is_followed_within_its_origin() {
 fn frame_of_another_origin_is_requested() {
     let mut scene = Scene::new(Config::default());
     let page = scene.page("<iframe src=http://app.a.test/frame></iframe>");
-    assert_eq!(scene.paths(Carrier::Response(page)), ["/frame"]);
+    assert_eq!(scene.paths(PromiseStream::Response(page)), ["/frame"]);
 }
 
 /// The browser may never request a lazy frame, as its user may never come near it.
@@ -99,7 +99,11 @@ fn foreign_lazy_frame_is_left_to_the_browser() {
         let mut scene = Scene::new(Config::default());
         let frame = format!("<iframe loading=lazy src=http://{host}/frame></iframe>");
         let page = scene.page(&frame);
-        assert_eq!(scene.paths(Carrier::Response(page)), expected, "{host}");
+        assert_eq!(
+            scene.paths(PromiseStream::Response(page)),
+            expected,
+            "{host}"
+        );
     }
 }
 
@@ -396,7 +400,7 @@ fn redirect_after_a_change_is_left_to_the_browser() {
     for is_changed in [false, true] {
         let mut scene = Scene::new(Config::default());
         let page = scene.page("<img src=/a.png>");
-        let fetch = scene.promises(Carrier::Response(page))[0];
+        let fetch = scene.promises(PromiseStream::Response(page))[0];
         if is_changed {
             scene.gateway.handle_unsafe_request();
         }
@@ -405,7 +409,7 @@ fn redirect_after_a_change_is_left_to_the_browser() {
         let passed = scene.gateway.handle_fetch_head(now, fetch, &mut head, None);
         assert!(passed.is_ok());
         let expected = if is_changed { vec![] } else { vec!["/b.png"] };
-        assert_eq!(scene.paths(Carrier::Response(page)), expected);
+        assert_eq!(scene.paths(PromiseStream::Response(page)), expected);
     }
 }
 

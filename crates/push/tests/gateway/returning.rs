@@ -158,7 +158,7 @@ fn claim_of_an_uncacheable_resource_releases_no_other() {
 }
 
 #[test]
-fn claims_of_uncacheable_siblings_release_the_rest() {
+fn claims_of_uncacheable_siblings_release_others() {
     let name = |number: usize| format!("live/{}", image_name(number));
     let images: String = (0..40).map(|n| format!("<img src={}>", name(n))).collect();
     let page = html(&format!("{images}<img src=live/a.css><img src=other.png>"));
@@ -280,7 +280,7 @@ fn asked_by_returning(predictor: Needs) -> Vec<String> {
 }
 
 #[test]
-fn redirect_brings_what_no_cache_keeps() {
+fn redirect_brings_a_document_without_storage() {
     let unkept = |url| Needs::of_redirect(OLD, vec![KEPT, LIVE], url);
     let document = "http://a.test/page";
     let none = asked_by_returning(unkept(""));

@@ -1,6 +1,6 @@
 //! Scenes of a second visit to a page, and of pages that the browser leaves.
 
-use tandem_push::gateway::{Audience, Carrier, Config, Output};
+use tandem_push::gateway::{Audience, Config, Output, PromiseStream};
 use tandem_push::wire::Fate;
 
 use crate::origin::{Page, page, redirect};
@@ -42,10 +42,14 @@ fn needs_of_the_last_visit_are_promised_with_the_page() {
     assert!(pair.gateway.interest_in(id).promises);
     let promise = pair
         .gateway
-        .take_promise(Carrier::Response(id))
+        .take_promise(PromiseStream::Response(id))
         .expect("a promise");
     assert_eq!(promise.request.path, "/used.png");
-    assert!(pair.gateway.take_promise(Carrier::Response(id)).is_none());
+    assert!(
+        pair.gateway
+            .take_promise(PromiseStream::Response(id))
+            .is_none()
+    );
     // Another response than the page gives the fetch up.
     let mut head = tandem_http::ResponseHead::new(404);
     pair.gateway.handle_head(pair.time(), id, &mut head, None);
@@ -140,7 +144,8 @@ fn visit(scene: &mut Scene, cookie: &str, set: &[&str], body: &str) -> [Vec<Stri
     let mut fetches = Vec::new();
     let now = scene.now;
     let mut promised = |scene: &mut Scene| {
-        let promises = std::iter::from_fn(|| scene.gateway.take_promise(Carrier::Response(page)));
+        let promises =
+            std::iter::from_fn(|| scene.gateway.take_promise(PromiseStream::Response(page)));
         let promises: Vec<_> = promises.collect();
         for promise in &promises {
             scene.gateway.queue_fetch(now, promise.fetch);
@@ -246,11 +251,15 @@ fn only_visits_release_the_needs_of_a_page() {
         let mut scene = Scene::new(one_user(9));
         visit(&mut scene, "", &["id=1"], "<img src=c.png>");
         let page = scene.ask("/page", fields);
-        assert_eq!(scene.paths(Carrier::Response(page)).len(), 0, "{fields:?}");
+        assert_eq!(
+            scene.paths(PromiseStream::Response(page)).len(),
+            0,
+            "{fields:?}"
+        );
         let mut answer = head(200, &[("content-type", "text/html"), ("etag", "\"1\"")]);
         let now = scene.now;
         scene.gateway.handle_head(now, page, &mut answer, None);
-        let released = scene.paths(Carrier::Response(page)).len();
+        let released = scene.paths(PromiseStream::Response(page)).len();
         assert_eq!(released, expected, "{fields:?}");
         scene.end(page);
     }
@@ -268,7 +277,7 @@ fn polling_script_repeats_no_needs() {
         let mut answer = head(200, &[("content-type", "text/html")]);
         let now = scene.now;
         scene.gateway.handle_head(now, poll, &mut answer, None);
-        assert!(scene.paths(Carrier::Response(poll)).is_empty());
+        assert!(scene.paths(PromiseStream::Response(poll)).is_empty());
         scene.end(poll);
     }
     let [_, with_head] = visit(&mut scene, "id=3", &[], "");
@@ -312,7 +321,7 @@ fn redirect_of_a_document_is_left_to_the_browser() {
     let id = pair.gateway.handle_request(pair.time(), &again, true);
     let promise = pair
         .gateway
-        .take_promise(Carrier::Response(id.expect("a page")));
+        .take_promise(PromiseStream::Response(id.expect("a page")));
     let promise = promise.expect("a promise of the last visit");
     assert_eq!(promise.request.path, "/c.png");
 }
@@ -394,7 +403,7 @@ fn revisited_page_adopts_waiting_fetches() {
 }
 
 #[test]
-fn page_that_was_left_is_not_pushed_on() {
+fn left_page_gets_no_further_pushes() {
     let body: String = (0..600).map(|i| format!("<img src=/i{i}>")).collect();
     let mut endless = html(&body);
     endless.is_unfinished = true;

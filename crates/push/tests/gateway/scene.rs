@@ -8,8 +8,8 @@ use tandem_http::{RequestHead, ResponseHead, Scheme};
 use tandem_predict::auto::url::Kind;
 use tandem_predict::{Candidate, Exchange};
 use tandem_push::gateway::{
-    Carrier, Clock, Config, CopyLifetime, FetchId, Gateway, Interest, Output, Predictor, PushError,
-    ResponseId,
+    Clock, Config, CopyLifetime, FetchId, Gateway, Interest, Output, Predictor, PromiseStream,
+    PushError, ResponseId,
 };
 use tandem_push::wire::{Fate, Report, url_hash};
 
@@ -148,9 +148,9 @@ impl Scene {
     }
 
     /// Takes the promises of a stream, and queues their fetches.
-    pub(crate) fn promises(&mut self, carrier: Carrier) -> Vec<FetchId> {
+    pub(crate) fn promises(&mut self, stream: PromiseStream) -> Vec<FetchId> {
         let mut fetches = Vec::new();
-        while let Some(promise) = self.gateway.take_promise(carrier) {
+        while let Some(promise) = self.gateway.take_promise(stream) {
             self.gateway.queue_fetch(self.now, promise.fetch);
             fetches.push(promise.fetch);
         }
@@ -158,8 +158,8 @@ impl Scene {
     }
 
     /// Takes the promises of a stream, and returns their paths.
-    pub(crate) fn paths(&mut self, carrier: Carrier) -> Vec<String> {
-        let promises = std::iter::from_fn(|| self.gateway.take_promise(carrier));
+    pub(crate) fn paths(&mut self, stream: PromiseStream) -> Vec<String> {
+        let promises = std::iter::from_fn(|| self.gateway.take_promise(stream));
         promises.map(|promise| promise.request.path).collect()
     }
 
@@ -191,7 +191,7 @@ impl Scene {
             .map(|at| format!("<img src=/{at}.png>"))
             .collect();
         let page = self.page(&body);
-        let fetches = self.promises(Carrier::Response(page));
+        let fetches = self.promises(PromiseStream::Response(page));
         assert_eq!(fetches.len(), count);
         fetches
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tandem_push::gateway::{Audience, Carrier, Config, Visits};
+use tandem_push::gateway::{Audience, Config, PromiseStream, Visits};
 use tandem_push::wire::Fate;
 
 use crate::copies::{asked, get, head};
@@ -320,7 +320,7 @@ fn copies_are_checked_before_the_companion_opens() {
             assert!(scene.gateway.open_companion(takes_checks));
         }
         let page = scene.ask("/page", NAVIGATION);
-        let promised = scene.paths(Carrier::Response(page));
+        let promised = scene.paths(PromiseStream::Response(page));
         assert_eq!(promised, expected, "{takes_checks:?}");
     }
 }

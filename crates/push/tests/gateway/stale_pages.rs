@@ -2,7 +2,7 @@
 //! answered.
 
 use tandem_http::ResponseHead;
-use tandem_push::gateway::{Carrier, ResponseId};
+use tandem_push::gateway::{PromiseStream, ResponseId};
 
 use crate::NAVIGATION;
 use crate::pair::{Pair, request};
@@ -37,7 +37,7 @@ fn visit(pair: &mut Pair, fields: &[(&str, &str)], fresh: &[&str]) -> (ResponseI
     let next = || {
         Some(
             pair.gateway
-                .take_promise(Carrier::Response(id))?
+                .take_promise(PromiseStream::Response(id))?
                 .request
                 .path,
         )
@@ -82,7 +82,7 @@ fn page_is_read_again_after_its_validation() {
     let next = || {
         Some(
             pair.gateway
-                .take_promise(Carrier::Response(id))?
+                .take_promise(PromiseStream::Response(id))?
                 .request
                 .path,
         )
@@ -112,12 +112,16 @@ fn cookie_of_the_stale_page_ends_with_its_validation() {
     stale.fields.push("set-cookie", "id=stale");
     pair.gateway
         .handle_stale_page(pair.time(), id, &stale, [BODY].into_iter(), &|_| true);
-    while pair.gateway.take_promise(Carrier::Response(id)).is_some() {}
+    while pair
+        .gateway
+        .take_promise(PromiseStream::Response(id))
+        .is_some()
+    {}
     let mut new = head("text/html");
     pair.gateway.handle_head(pair.time(), id, &mut new, None);
     pair.gateway
         .handle_data(id, b"<script src=new.js></script>");
-    let promise = pair.gateway.take_promise(Carrier::Response(id));
+    let promise = pair.gateway.take_promise(PromiseStream::Response(id));
     let request = promise.expect("the page names a script").request;
     assert_eq!(request.fields.get("cookie"), None);
 }

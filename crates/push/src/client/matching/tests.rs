@@ -338,7 +338,7 @@ fn other_cookies_get_only_responses_for_everyone() {
 }
 
 #[test]
-fn data_and_documents_need_the_gateway_s_accept() {
+fn data_and_documents_need_an_equal_accept() {
     let accept = |value| [("accept", value)];
     for (pushed, asked, expected) in [
         ("*/*", "image/png", Ok(())),
@@ -386,7 +386,7 @@ fn fetch_metadata_must_fit_the_cause() {
 }
 
 #[test]
-fn metadata_of_the_gateway_s_request_decide() {
+fn metadata_of_the_gateways_request_decide() {
     let metadata = |dest, mode, site| {
         [
             ("sec-fetch-dest", dest),
@@ -561,7 +561,7 @@ fn foreign_gateway_tells_by_its_promise() {
 }
 
 #[test]
-fn push_without_head_is_judged_by_what_is_known() {
+fn push_without_head_is_judged_by_known_fields() {
     let promised = request(&[("accept-language", "de")]);
     let known = PushFacts {
         request: &promised,

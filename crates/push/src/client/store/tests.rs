@@ -290,7 +290,7 @@ fn full_store_replaces_a_push_of_the_same_url() {
 }
 
 #[test]
-fn waiting_ends_with_the_response_s_lifetime() {
+fn push_waits_no_longer_than_its_lifetime() {
     let control = |value: &'static str| [("cache-control", value)];
     // Each row: fields, the last second at which it serves, the first at which it does not.
     for (fields, serves, refuses) in [
@@ -342,7 +342,7 @@ fn reload_takes_pushes_of_its_own_load_only() {
 }
 
 #[test]
-fn rested_session_serves_complete_responses_only() {
+fn idle_session_serves_complete_responses_only() {
     let mut scene = Scene::new(LIMITS);
     let id = scene.promise("/a");
     scene.store.on_head(scene.now, id, ok(&[]));
@@ -392,7 +392,7 @@ fn stored_response_tells_its_age() {
 }
 
 #[test]
-fn session_s_end_wastes_what_waits() {
+fn session_end_counts_waiting_pushes_as_wasted() {
     let mut scene = Scene::new(LIMITS);
     scene.push("/a", &[], "x");
     let read = scene.push("/b", &[], "x");
@@ -501,7 +501,7 @@ fn assert_consistent(store: &PushStore) {
 proptest::proptest! {
     /// Any events keep the books right, and each push is reported to the gateway at most once.
     #[test]
-    fn events_in_any_order_keep_the_books(
+    fn store_counts_hold_for_events_in_any_order(
         events in proptest::collection::vec((0u8..10, 0usize..12, 0u16..3000), 0..200),
         cancel_useless: bool,
     ) {

@@ -42,7 +42,7 @@ fn admits(policy: &str, kind: Kind, url: &str) -> bool {
 }
 
 #[test]
-fn source_names_urls() {
+fn csp_source_matches_the_urls_that_it_names() {
     for (source, url, expected) in [
         ("*", "http://b.test/", true),
         ("'self'", "http://a.test:81/x", true),
@@ -169,7 +169,7 @@ fn ending_shows_the_use_of_a_named_resource() {
 }
 
 #[test]
-fn unknown_use_needs_the_leave_of_usual_resources() {
+fn unknown_use_needs_all_usual_directives() {
     for (policy, expected) in [
         ("default-src 'self'", true),
         ("default-src 'none'", false),
@@ -195,7 +195,7 @@ fn unknown_use_needs_the_leave_of_usual_resources() {
 }
 
 #[test]
-fn all_policies_must_admit() {
+fn need_is_admitted_by_all_policies_or_not_at_all() {
     assert!(of(&[]).is_empty() && of(&[""]).admits(&need(Kind::Image, PAGE)));
     for fields in [
         &["img-src *", "img-src 'none'"][..],
@@ -323,7 +323,7 @@ fn sandbox_makes_the_origin_opaque() {
 }
 
 #[test]
-fn upgrade_spares_the_computer_itself() {
+fn upgrade_of_requests_spares_loopback() {
     let upgrade = of(&["Upgrade-Insecure-Requests"]);
     for (url, is_upgraded) in [
         ("http://a.test/", true),
@@ -346,7 +346,7 @@ fn upgrade_spares_the_computer_itself() {
 }
 
 #[test]
-fn more_than_the_bounds_admits_nothing() {
+fn policies_beyond_the_bounds_admit_nothing() {
     let image = need(Kind::Image, PAGE);
     let many: Vec<String> = (0..=MAX_POLICIES)
         .map(|at| format!("img-src * a.test/{at}"))
@@ -422,7 +422,7 @@ fn merged_policies_keep_their_origins() {
 
 proptest::proptest! {
     #[test]
-    fn any_policy_is_read(
+    fn policies_of_any_bytes_are_read(
         text in "[a-z' ;,:/.*-]{0,60}",
         url in "http://[a-z.:0-9\\[\\]]{1,9}/[a-z]{0,3}",
     ) {

@@ -86,7 +86,7 @@ fn shared_policies_are_merged_once() {
 }
 
 #[test]
-fn documents_without_policies_leave_nothing_to_lose() {
+fn eviction_of_documents_without_policies_is_harmless() {
     let mut known = ContentPolicies::default();
     for at in 0..2 * MAX_DOCUMENTS {
         known.set_document(&url(at), policies(""));
@@ -109,7 +109,7 @@ fn parts_never_evict_their_document() {
 }
 
 #[test]
-fn tables_have_bounded_bytes() {
+fn policy_tables_have_bounded_bytes() {
     let path = "x".repeat(10_000);
     // Each host takes more memory than its text: two pointers with lengths, scheme and port.
     let (long, short) = (format!("a.test/{path}"), "a.test ".repeat(500));
@@ -215,7 +215,7 @@ fn known_sheet_may_have_another_document() {
 }
 
 #[test]
-fn last_response_counts() {
+fn last_response_at_a_url_sets_its_policies() {
     let mut known = ContentPolicies::default();
     known.set_document(&url(0), policies("img-src 'none'"));
     known.set_frame(&url(0), policies("font-src 'none'"));

@@ -2,7 +2,7 @@
 
 use tandem_http::Scheme;
 
-use super::super::budget::{MAX_BODY_BYTES, MAX_FOREIGN, MAX_LAZY, MAX_LEAVE};
+use super::super::budget::{MAX_BODY_BYTES, MAX_FOREIGN, MAX_LAZY, MAX_POLICY_CHECKS};
 use super::*;
 use crate::cookies::CookieChanges;
 use crate::fetch_standard::{MAX_HOSTS, comparisons};
@@ -127,7 +127,7 @@ fn metadata_of_a_redirect_are_those_of_its_target() {
 }
 
 #[test]
-fn policy_is_that_of_the_first_response() {
+fn page_keeps_the_policy_of_its_first_response() {
     let mut page = page();
     let mut head = ResponseHead::new(200);
     head.fields.push("referrer-policy", "no-referrer");
@@ -194,14 +194,14 @@ fn cookies_of_a_page_reach_its_resources() {
 }
 
 #[test]
-fn lazy_needs_are_near_up_to_a_number() {
+fn lazy_needs_are_admitted_up_to_a_number() {
     let mut page = page();
     let lazy = need("http://a.test/l", Kind::Image, 7);
-    let near = (0..40).filter(|_| page.is_near(&lazy)).count();
+    let near = (0..40).filter(|_| page.admits_lazy(&lazy)).count();
     assert_eq!(near, MAX_LAZY);
-    assert!(page.is_near(&need("http://a.test/l", Kind::Image, 6)));
-    assert!(!page.is_near(&need("http://a.test/l", Kind::Script, 7)));
-    assert!(!page.is_near(&need("http://a.test/l", Kind::Document, 7)));
+    assert!(page.admits_lazy(&need("http://a.test/l", Kind::Image, 6)));
+    assert!(!page.admits_lazy(&need("http://a.test/l", Kind::Script, 7)));
+    assert!(!page.admits_lazy(&need("http://a.test/l", Kind::Document, 7)));
 }
 
 #[test]
@@ -356,17 +356,17 @@ fn page_with_too_many_refusals_is_closed() {
 }
 
 #[test]
-fn questions_about_admitted_needs_are_bounded() {
+fn policy_checks_of_a_page_are_bounded() {
     let mut page = page();
     let admitted = need("http://a.test/i.png", Kind::Image, 4);
-    for _ in 0..10 * MAX_LEAVE {
+    for _ in 0..10 * MAX_POLICY_CHECKS {
         assert!(
             !page.refuses(&admitted),
             "without policies nothing is asked"
         );
     }
     page.set_content_policies(policies("img-src 'self'"));
-    let asked = (0..2 * MAX_LEAVE).filter(|_| !page.refuses(&admitted));
-    assert_eq!(asked.count(), MAX_LEAVE);
+    let asked = (0..2 * MAX_POLICY_CHECKS).filter(|_| !page.refuses(&admitted));
+    assert_eq!(asked.count(), MAX_POLICY_CHECKS);
     assert!(page.is_closed());
 }

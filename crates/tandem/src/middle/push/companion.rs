@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use tandem_http::ResponseHead;
-use tandem_push::gateway::Carrier;
+use tandem_push::gateway::PromiseStream;
 use tandem_push::wire::{NextPush, takes_checks, takes_references, takes_second_references};
 
 use super::ExchangeContext;
@@ -61,7 +61,7 @@ impl Parts for Companion {
             return Poll::Ready(Some(Ok(Part::Head(ResponseHead::new(200)))));
         }
         loop {
-            if let Some(promise) = self.session.poll_promise(Carrier::Companion, cx) {
+            if let Some(promise) = self.session.poll_promise(PromiseStream::Companion, cx) {
                 let part = Fetch::promise(&self.session, promise, &self.context);
                 return Poll::Ready(Some(Ok(part)));
             }
@@ -82,7 +82,7 @@ impl Parts for Companion {
 
 impl Drop for Companion {
     fn drop(&mut self) {
-        self.session.forget_carrier(Carrier::Companion);
+        self.session.forget_stream(PromiseStream::Companion);
         self.session.handle(|machine| machine.close_companion());
     }
 }

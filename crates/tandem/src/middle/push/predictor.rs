@@ -6,7 +6,7 @@ use tandem_http::RequestHead;
 use tandem_predict::{Candidate, Exchange, Worth};
 use tandem_push::gateway::{CopyLifetime, Predictor};
 use tandem_push::next_pages::NextPage;
-use tandem_push::scripts::Manner;
+use tandem_push::scripts::DataFields;
 
 use crate::learned::Learned;
 use crate::path_speed::{Measure, PathSpeed};
@@ -104,11 +104,11 @@ impl Predictor for SessionPredictor<'_> {
         self.learned.useless_pushes(page)
     }
 
-    fn note_manner(&mut self, url: &str, request: &RequestHead) {
-        self.learned.note_manner(url, self.user, request);
+    fn note_data_fields(&mut self, url: &str, request: &RequestHead) {
+        self.learned.note_data_fields(url, self.user, request);
     }
 
-    fn manner(&self, url: &str) -> Manner {
-        self.learned.manner(url)
+    fn data_fields(&self, url: &str) -> DataFields {
+        self.learned.data_fields(url)
     }
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use tandem_push::gateway::{Carrier, Interest, ResponseId};
+use tandem_push::gateway::{Interest, PromiseStream, ResponseId};
 use tandem_push::wire::ASKED_AGAIN_FIELD;
 
 use super::ExchangeContext;
@@ -106,12 +106,12 @@ impl Parts for PromisingReply {
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        let carrier = Carrier::Response(self.id);
+        let stream = PromiseStream::Response(self.id);
         loop {
             // Promises go before the bytes that mention their resources.
             if self.interest.promises
                 && !self.ended
-                && let Some(promise) = self.session.poll_promise(carrier, cx)
+                && let Some(promise) = self.session.poll_promise(stream, cx)
             {
                 let part = Fetch::promise(&self.session, promise, &self.context);
                 return Poll::Ready(Some(Ok(part)));
@@ -137,7 +137,7 @@ impl Parts for PromisingReply {
 
 impl Drop for PromisingReply {
     fn drop(&mut self) {
-        self.session.forget_carrier(Carrier::Response(self.id));
+        self.session.forget_stream(PromiseStream::Response(self.id));
         self.session
             .handle(|machine| machine.release_response(now(), self.id));
     }

@@ -13,7 +13,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_predict::ids::IdMap;
 use tandem_push::gateway::{
-    Carrier, Clock, Config, Counts, FetchId, Gateway, Interest, Output, Predictor, Promise,
+    Clock, Config, Counts, FetchId, Gateway, Interest, Output, Predictor, Promise, PromiseStream,
     ResponseId,
 };
 
@@ -46,7 +46,7 @@ pub(super) struct PushSession {
 /// The machine, and the replies that its decisions concern.
 struct PushState {
     machine: Gateway,
-    carriers: IdMap<Carrier, Waker>,
+    promise_streams: IdMap<PromiseStream, Waker>,
     fetches: IdMap<FetchId, FetchReply>,
     /// The time for which the earliest timer is set.
     timer: Option<Instant>,
@@ -143,7 +143,7 @@ impl PushSession {
         }
         Box::new(PushState {
             machine,
-            carriers: IdMap::default(),
+            promise_streams: IdMap::default(),
             fetches: IdMap::default(),
             timer: None,
         })
@@ -240,13 +240,13 @@ impl PushSession {
     /// stream is polled again when there is one.
     pub(super) fn poll_promise(
         &self,
-        carrier: Carrier,
+        stream: PromiseStream,
         cx: &Context<'_>,
     ) -> Option<(Promise, SharedPriority)> {
         let mut slot = self.state.borrow_mut();
         let state = slot.as_mut()?;
-        let Some(promise) = state.machine.take_promise(carrier) else {
-            state.carriers.insert(carrier, cx.waker().clone());
+        let Some(promise) = state.machine.take_promise(stream) else {
+            state.promise_streams.insert(stream, cx.waker().clone());
             return None;
         };
         let priority = SharedPriority::new(Precedence::push(promise.priority));
@@ -262,9 +262,9 @@ impl PushSession {
     }
 
     /// Forgets the waker of a stream that is closed.
-    pub(super) fn forget_carrier(&self, carrier: Carrier) {
+    pub(super) fn forget_stream(&self, stream: PromiseStream) {
         if let Some(state) = &mut *self.state.borrow_mut() {
-            state.carriers.remove(&carrier);
+            state.promise_streams.remove(&stream);
         }
     }
 
@@ -312,7 +312,7 @@ impl PushState {
         let mut wakers = Vec::new();
         while let Some(output) = self.machine.poll_output() {
             match output {
-                Output::Promise(carrier) => wakers.extend(self.carriers.remove(&carrier)),
+                Output::Promise(stream) => wakers.extend(self.promise_streams.remove(&stream)),
                 Output::Fetch { fetch, request } => {
                     if let Some(reply) = self.fetches.get_mut(&fetch) {
                         reply.request = Some(request);

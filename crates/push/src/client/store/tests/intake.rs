@@ -11,7 +11,7 @@ fn store_without_memory_takes_no_pushes() {
 }
 
 #[test]
-fn promise_may_use_the_last_byte() {
+fn promise_may_fill_the_memory_to_the_last_byte() {
     let size = size_of_promise(&get("/a"));
     for (memory, is_kept) in [(size, true), (size - 1, false)] {
         let mut scene = Scene::new(StoreLimits { memory, ..LIMITS });

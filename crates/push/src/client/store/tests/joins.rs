@@ -164,7 +164,7 @@ fn reader_sets_the_pace_of_a_full_store() {
 }
 
 #[test]
-fn reader_that_leaves_frees_the_rest() {
+fn leaving_reader_frees_the_unread_body() {
     let mut scene = Scene::new(LIMITS);
     let id = scene.promise("/a");
     scene.ask("/a").expect("it arrives");

@@ -43,9 +43,10 @@ impl Page {
         self.frame_policies(frame).is_some_and(|it| it.is_closed())
     }
 
-    /// Returns whether the policies of the need's document plainly admit the request. A page with
-    /// too many such questions, above all with too many refusals, is closed.
-    pub(in super::super) fn has_leave(&mut self, need: &Need) -> bool {
+    /// Returns whether the policies of the need's document plainly admit the request. Each check
+    /// costs a part of the page's budget, and a refusal costs more. Without budget, the page is
+    /// closed.
+    pub(in super::super) fn admits_by_policy(&mut self, need: &Need) -> bool {
         let policies = match &need.frame {
             None => Some(&self.content),
             // The upgrade holds in frames too.
@@ -58,9 +59,9 @@ impl Page {
         if policies.is_empty() {
             return true;
         }
-        let has_leave = policies.admits(need);
-        let cost = if has_leave { 1 } else { REFUSAL };
-        self.budget.leave = self.budget.leave.saturating_sub(cost);
-        has_leave
+        let is_admitted = policies.admits(need);
+        let cost = if is_admitted { 1 } else { REFUSAL };
+        self.budget.policy_checks = self.budget.policy_checks.saturating_sub(cost);
+        is_admitted
     }
 }
