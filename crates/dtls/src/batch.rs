@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn call_has_bounds_of_segments_and_bytes() {
+    fn batch_call_has_bounds_of_segments_and_bytes() {
         let many = [(1, 1400, false); 60];
         let lengths = |most| -> Vec<usize> {
             let calls = calls(&mut batch(&many), most);

@@ -476,7 +476,7 @@ mod tests {
 
     /// A client without the instructions offers no AES, and a gateway without them accepts none.
     #[test]
-    fn aes_needs_the_instructions_and_comes_first() {
+    fn aes_suite_needs_instructions_and_comes_first() {
         let names = |has_aes| {
             let suites = provider_for(has_aes).dtls13_cipher_suites;
             suites.iter().map(|suite| suite.suite()).collect::<Vec<_>>()
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_with_and_without_the_instructions_connect() {
+    fn ends_with_and_without_aes_instructions_connect() {
         for case in 0..4 {
             let now = Instant::now();
             let [client_has, server_has] = [case & 1 == 1, case & 2 == 2];
@@ -557,7 +557,7 @@ mod tests {
     /// AES-128-GCM permits 2^24.5 records with one key (RFC 9147 section 4.5.3). The library
     /// changes keys after 2^23 at most.
     #[test]
-    fn keys_change_before_their_limit() {
+    fn record_keys_change_before_their_limit() {
         for has_aes in [false, true] {
             let now = Instant::now();
             let ends = [true, false].map(|is_client| end(has_aes, is_client, 32, now));
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_ecdsa_keys() {
+    fn only_ecdsa_keys_can_sign() {
         let ours = rcgen::KeyPair::generate().expect("a key on P-256");
         assert!(can_sign(&ours.serialize_der()));
         assert!(!can_sign(b"no key"));

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_of_strangers_wait_apart() {
+    fn datagrams_of_other_addresses_wait_apart() {
         let inbox = Arc::new(Inbox::new(address(1)));
         let mut reader = Reader::new(Arc::clone(&inbox));
         for _ in 0..2 {

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn large_messages_are_read_in_small_numbers() {
+    fn port_reads_few_large_messages_at_once() {
         assert_eq!(next_messages(0, 0), MESSAGES);
         assert_eq!(next_messages(MESSAGES, MESSAGES * 1400), MESSAGES);
         assert_eq!(next_messages(2, 2 * 40_000), 3);

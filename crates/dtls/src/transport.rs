@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn listener_rests_after_its_bound_of_handshakes() {
+    async fn listener_pauses_after_its_bound_of_handshakes() {
         let (port, address) = port();
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let hub = Hubs::default().of(&socket).expect("a hub");

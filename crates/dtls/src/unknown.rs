@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// The most time that counts between two datagrams.
 const LONGEST_GAP: Duration = Duration::from_secs(5);
 
-/// Streams with the times at which they opened, on a clock that rests while no datagram arrives.
+/// Streams with the times at which they opened, on a clock that stops while no datagram arrives.
 #[derive(Debug, Default)]
 pub(crate) struct Unknown {
     streams: HashMap<StreamId, Duration>,
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn time_of_a_stream_rests_while_no_datagram_arrives() {
+    fn stream_clock_stops_while_no_datagram_arrives() {
         let (ids, mut now) = (streams(), Instant::now());
         let mut unknown = Unknown::default();
         unknown.insert(ids[0], now);

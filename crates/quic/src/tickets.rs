@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_keeps_isolation_keys_and_networks_apart() {
+    fn tickets_of_keys_and_networks_are_kept_apart() {
         let mut memory = Memory::default();
         put(&memory.of(&key("a"), HOME), "token");
         assert!(memory.of(&key("b"), HOME).take("").is_none());
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_forgets_a_key_and_the_longest_unused_one() {
+    fn tickets_forget_one_key_and_the_longest_unused_one() {
         let mut memory = Memory::default();
         put(&memory.of(&key("a"), HOME), "a");
         put(&memory.of(&key("b"), HOME), "b");

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn room_returns_once_bytes_have_left() {
+    fn carrier_room_returns_once_bytes_have_left() {
         let mut unsent = Unsent::default();
         unsent.accept(20_000);
         unsent.retract(1_000);
@@ -160,7 +160,7 @@ mod tests {
         assert!(!has_room(&mut unsent), "the data is sent again");
     }
 
-    /// Packets that carry less of a stream than was estimated leave a rest.
+    /// Packets that carry less of a stream than was estimated leave a remainder.
     #[test]
     fn idle_connection_has_room() {
         let mut unsent = Unsent::default();

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn gateway_admits_once() {
+    fn gateway_window_is_widened_once() {
         let mut window = Window::new(NEWCOMER);
         assert_eq!(window.hold(3, 0), Held::default());
         assert_eq!(window.widen(ADMITTED), 16 << 20);

@@ -81,7 +81,8 @@ impl PathMtu {
         Some(size)
     }
 
-    /// The limit first, because most paths take it, and then the middle.
+    /// Returns the size to probe next: first the limit, because most paths take it, and then the
+    /// middle.
     fn next_size(&self) -> Option<usize> {
         if self.current + STEP >= self.too_large {
             return None;
@@ -140,7 +141,7 @@ impl PathMtu {
 mod tests {
     use super::*;
 
-    /// Probes a path that takes `most` bytes until the search rests.
+    /// Probes a path that takes `most` bytes until the search pauses.
     fn search(pmtu: &mut PathMtu, most: usize, now: &mut Duration) -> u32 {
         for id in 0.. {
             match pmtu.next_probe(*now, Duration::from_millis(300), id) {

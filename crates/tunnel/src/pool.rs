@@ -17,9 +17,9 @@ impl Pool {
         Self { limit, used: 0 }
     }
 
-    /// Takes up to `wanted` bytes; returns how many. The first `guaranteed` of them are taken
-    /// without regard to the bound, so that no stream ever stands still. Of the free rest one
-    /// stream gets at most half at a time, which leaves something for others.
+    /// Takes up to `wanted` bytes, and returns the number of bytes taken. The first `guaranteed` of
+    /// them are taken without regard to the bound, so that no stream ever stands still. Beyond
+    /// them, a call takes at most half of the free bytes, which leaves some for other streams.
     pub(crate) fn reserve(&mut self, wanted: u64, guaranteed: u64) -> u64 {
         let free = self.limit.saturating_sub(self.used);
         let granted = wanted.min(guaranteed.max(free / 2));
@@ -27,9 +27,9 @@ impl Pool {
         granted
     }
 
-    /// Takes up to `wanted` bytes for a stream that has not used any yet; returns how many. It is
-    /// at most an eighth of the rest of the first half, since the stream may never need them. The
-    /// other half is left for streams that do.
+    /// Takes up to `wanted` bytes for a stream that has not used any yet, and returns their number.
+    /// It is at most an eighth of the bytes that are free in the first half of the pool, since the
+    /// stream may never need them. The other half is for streams that do.
     pub(crate) fn reserve_share(&mut self, wanted: u64) -> u64 {
         let granted = wanted.min((self.limit / 2).saturating_sub(self.used) / 8);
         self.used += granted;

@@ -1,8 +1,8 @@
 //! Loss detection over all streams of a tunnel: RACK (RFC 8985) on one record of transmissions.
 //!
 //! All streams share the path, so an acknowledgement on any of them tells that earlier
-//! transmissions of the others are late. A stream that sends little is so repaired as fast as a
-//! busy one, where TCP would wait for a timer.
+//! transmissions of the others are late. Losses of a stream that sends little are thus repaired as
+//! fast as those of a busy one, where TCP would wait for a timer.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -14,9 +14,10 @@ use crate::pool::Pool;
 use crate::ranges::RangeSet;
 use crate::wire::{Ack, MAX_BLOCKS};
 
-/// The time that an acknowledgement may wait for company.
+/// The longest delay of an acknowledgement, during which others may join its datagram.
 pub(crate) const ACK_DELAY: Duration = Duration::from_millis(25);
-/// The segments after which it does not wait (RFC 9293, section 3.8.6.3).
+/// The number of segments after which an acknowledgement is not delayed (RFC 9293, section
+/// 3.8.6.3).
 const ACK_SEGMENTS: u8 = 2;
 /// The separate pieces that may wait for the ones before them, whatever their size. The window
 /// permits more: one for each [`PIECE`] bytes. Further ones are dropped, as if lost.
@@ -242,7 +243,7 @@ impl RecvHalf {
         };
     }
 
-    /// Requires an acknowledgement at once, as a delayed one whose time has come does.
+    /// Requires an acknowledgement at once, for example because the delay of one has ended.
     pub(crate) fn require_ack(&mut self) {
         self.ack = AckState::Now;
     }
@@ -273,12 +274,12 @@ impl RecvHalf {
         }
         self.tune(now, rtt);
         let wanted = (self.read + self.window).saturating_sub(self.limit);
-        // Not each byte, or the pool is asked for each.
+        // Otherwise the pool would be asked for each byte.
         if wanted >= WINDOW_UNIT {
             let guaranteed = (self.read + self.credit).saturating_sub(self.limit);
             self.limit += pool.reserve(wanted, guaranteed);
         }
-        // A window that has grown by half is news, and so is one that was shut.
+        // The peer is told of a window that has grown by half, and of one that was shut.
         let shut = self.offered < self.next + WINDOW_UNIT;
         if self.limit >= self.offered + self.window / 2
             || (shut && self.limit >= self.next + WINDOW_UNIT && self.limit > self.offered)
@@ -306,7 +307,7 @@ impl RecvHalf {
         self.end.is_none() && self.limit < self.read + self.window / 2
     }
 
-    /// Returns the acknowledgement to send, of at most `blocks` blocks, and takes it for sent.
+    /// Returns the acknowledgement to send, with at most `blocks` blocks, and counts it as sent.
     pub(crate) fn take_ack(&mut self, blocks: usize) -> Ack {
         let mut ack = Ack {
             offset: self.next as u32,

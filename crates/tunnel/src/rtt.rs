@@ -121,7 +121,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn estimator_follows_rfc_6298() {
+    fn rtt_estimator_follows_rfc_6298() {
         let mut rtt = Rtt::default();
         assert_eq!(rtt.timeout(), INITIAL_RTO);
         rtt.add(MS, 100 * MS);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn minimum_is_forgotten_after_its_window() {
+    fn rtt_minimum_is_forgotten_after_its_window() {
         let mut rtt = Rtt::default();
         rtt.add(Duration::ZERO, 50 * MS);
         for second in 1..=10 {

@@ -105,7 +105,7 @@ impl SendHalf {
         self.next
     }
 
-    /// Takes everything for arrived, without the acknowledgements.
+    /// Treats all data as acknowledged.
     pub(crate) fn complete(&mut self) {
         self.buffer.clear();
         self.flying.clear();
@@ -238,9 +238,9 @@ impl SendHalf {
         repeated
     }
 
-    /// Takes a transmission for lost. Returns false if its segment was sent again or has arrived.
+    /// Declares a transmission lost. Returns false if its segment was sent again or has arrived.
     pub(crate) fn on_lost(&mut self, offset: u64, number: u64) -> bool {
-        // An acknowledgement of a part has moved the start of the rest.
+        // An acknowledgement of a part has moved the start of the remaining part.
         match self.flying.range_mut(offset..).next() {
             Some((&at, flying)) if flying.number == number => {
                 flying.is_lost = true;
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn send_half_repeats_what_was_lost() {
+    fn send_half_retransmits_lost_pieces() {
         let mut half = half(b"0123456789");
         send_all(&mut half, 4);
         assert!(half.on_lost(4, 1) && !half.on_lost(4, 0));
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn send_half_bounds_spurious_by_its_repetitions() {
+    fn send_half_bounds_spurious_by_retransmissions() {
         let mut half = half(b"0123456789");
         send_all(&mut half, 5);
         assert_eq!(half.on_duplicates(2), 0, "nothing was repeated");

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn encoded_layout_is_fixed() {
+    fn encoded_segment_layout_is_fixed() {
         let mut out = Vec::new();
         let ack = Ack {
             offset: 0x0102_0304,
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_refuses_bad_segments() {
+    fn segment_reader_refuses_bad_segments() {
         let read = |bytes: &[u8]| Segments::new(bytes).collect::<Result<Vec<_>, _>>().err();
         assert_eq!(read(&[0x40]), Some(WireError::Flags(0x40)));
         assert_eq!(
@@ -422,7 +422,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn segments_survive_the_wire(all in prop::collection::vec(segments(), 1..6), ack in any::<u32>()) {
+        fn segments_decode_as_they_were_encoded(all in prop::collection::vec(segments(), 1..6), ack in any::<u32>()) {
             let mut out = Vec::new();
             let mut sent = Vec::new();
             for (stream, data, reset, reset_ack) in &all {
@@ -449,7 +449,7 @@ mod tests {
         }
 
         #[test]
-        fn reader_takes_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn segment_reader_takes_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut again = Vec::new();
             let mut errors = 0;
             for segment in Segments::new(&bytes) {

@@ -9,7 +9,7 @@ use tandem_dtls::association::AssociationError;
 use tandem_dtls::envelope::Envelope;
 use tandem_tunnel::Closed;
 
-use crate::network::{Fate, Network, Way};
+use crate::network::{Direction, Fate, Network};
 
 fn content(size: usize) -> Bytes {
     (0..size).map(|at| (at * 31 % 251) as u8).collect()
@@ -17,10 +17,10 @@ fn content(size: usize) -> Bytes {
 
 #[test]
 fn handshake_survives_the_loss_of_any_datagram() {
-    for way in [Way::Up, Way::Down] {
+    for direction in [Direction::Up, Direction::Down] {
         for lost in 1..8 {
             let mut network = Network::new(move |on, number, _: &[u8]| {
-                if on == way && number == lost {
+                if on == direction && number == lost {
                     Fate::Lost
                 } else {
                     Fate::Arrives
@@ -90,8 +90,8 @@ fn forged_and_damaged_records_change_nothing() {
 fn replayed_records_change_nothing() {
     let seen = Rc::new(RefCell::new(Vec::new()));
     let recorded = Rc::clone(&seen);
-    let mut network = Network::new(move |way, _, datagram: &[u8]| {
-        if way == Way::Up {
+    let mut network = Network::new(move |direction, _, datagram: &[u8]| {
+        if direction == Direction::Up {
             recorded.borrow_mut().push(datagram.to_vec());
         }
         Fate::Arrives
@@ -121,8 +121,8 @@ fn late_records_arrive_once() {
     let held = Rc::new(RefCell::new(Vec::new()));
     let (keeps, numbers) = (Rc::clone(&held), Rc::new(Cell::new(0)));
     let sent = Rc::clone(&numbers);
-    let mut network = Network::new(move |way, _, datagram: &[u8]| {
-        if way == Way::Up && datagram.len() > 1000 {
+    let mut network = Network::new(move |direction, _, datagram: &[u8]| {
+        if direction == Direction::Up && datagram.len() > 1000 {
             sent.set(sent.get() + 1);
             // The handshake has ended by the twentieth.
             if sent.get() == 20 {
@@ -150,8 +150,8 @@ fn late_records_arrive_once() {
 
 #[test]
 fn congestion_marks_reach_the_tunnel_and_its_peer() {
-    let mut network = Network::new(|way, number, _: &[u8]| {
-        if way == Way::Up && number > 20 && number.is_multiple_of(10) {
+    let mut network = Network::new(|direction, number, _: &[u8]| {
+        if direction == Direction::Up && number > 20 && number.is_multiple_of(10) {
             Fate::Marked
         } else {
             Fate::Arrives
@@ -213,8 +213,8 @@ fn gateway_ignores_an_address_without_a_response() {
     let captured = Rc::new(RefCell::new(None));
     let capture = Rc::new(Cell::new(false));
     let (taken, active) = (Rc::clone(&captured), Rc::clone(&capture));
-    let mut network = Network::new(move |way, _, datagram: &[u8]| {
-        if way == Way::Up && active.replace(false) {
+    let mut network = Network::new(move |direction, _, datagram: &[u8]| {
+        if direction == Direction::Up && active.replace(false) {
             // An attacker takes the datagram off the way, and sends it from its own address.
             *taken.borrow_mut() = Some(datagram.to_vec());
             return Fate::Lost;
@@ -297,8 +297,8 @@ fn client_learns_of_a_restarted_gateway() {
 
 #[test]
 fn forged_restart_is_ignored() {
-    let mut network = Network::new(|way, number, _: &[u8]| {
-        if way == Way::Down && number == 12 {
+    let mut network = Network::new(|direction, number, _: &[u8]| {
+        if direction == Direction::Down && number == 12 {
             let mut forged = Vec::new();
             Envelope::Unknown { tail: [3; 16] }.encode(&mut forged);
             return Fate::As(forged);
@@ -330,10 +330,13 @@ fn small_path_carries_whole_streams() {
 /// Connects over a path of 400 ms that loses this datagram of the gateway. Returns the datagrams
 /// that the gateway sends on new streams within the first round trip.
 fn first_flight(lost: Option<usize>) -> usize {
-    let mut network = Network::new(move |way, number, _| match (way, Some(number) == lost) {
-        (Way::Down, true) => Fate::Lost,
-        _ => Fate::Late(Duration::from_millis(180)),
-    });
+    let mut network =
+        Network::new(
+            move |direction, number, _| match (direction, Some(number) == lost) {
+                (Direction::Down, true) => Fate::Lost,
+                _ => Fate::Late(Duration::from_millis(180)),
+            },
+        );
     network.connect();
     let before = network.sent_by_gateway();
     let now = network.now();

@@ -102,7 +102,7 @@ fn gateway_ends_a_client_that_resets_streams() {
 
 /// The reset is the first segment of the stream that the gateway sees.
 #[test]
-fn gateway_ends_a_client_of_resets_without_streams() {
+fn gateway_ends_a_client_that_resets_unopened_streams() {
     reset_streams("dtls-early-resets", b"");
 }
 

@@ -17,7 +17,7 @@ const DELAY: Duration = Duration::from_millis(20);
 
 /// The direction of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     Up,
     Down,
 }
@@ -39,13 +39,13 @@ pub(crate) enum Fate {
 
 /// A datagram on its way.
 struct Packet {
-    way: Way,
+    direction: Direction,
     from: SocketAddr,
     bytes: Vec<u8>,
     marked: bool,
 }
 
-pub(crate) type Decide = Box<dyn FnMut(Way, usize, &[u8]) -> Fate>;
+pub(crate) type Decide = Box<dyn FnMut(Direction, usize, &[u8]) -> Fate>;
 
 /// Both ends. The gateway's end exists once a cookie was shown.
 pub(crate) struct Network {
@@ -94,12 +94,12 @@ pub(crate) fn identity() -> DtlsCertificate {
 }
 
 impl Network {
-    pub(crate) fn new(decide: impl FnMut(Way, usize, &[u8]) -> Fate + 'static) -> Self {
+    pub(crate) fn new(decide: impl FnMut(Direction, usize, &[u8]) -> Fate + 'static) -> Self {
         Self::verified(decide, Box::new(|_| Ok(true)))
     }
 
     pub(crate) fn verified(
-        decide: impl FnMut(Way, usize, &[u8]) -> Fate + 'static,
+        decide: impl FnMut(Direction, usize, &[u8]) -> Fate + 'static,
         verify: Verify,
     ) -> Self {
         let start = Instant::now();
@@ -125,10 +125,10 @@ impl Network {
         }
     }
 
-    fn put(&mut self, at: Instant, way: Way, from: SocketAddr, bytes: Vec<u8>) {
+    fn put(&mut self, at: Instant, direction: Direction, from: SocketAddr, bytes: Vec<u8>) {
         self.next += 1;
         let packet = Packet {
-            way,
+            direction,
             from,
             bytes,
             marked: false,
@@ -136,22 +136,22 @@ impl Network {
         self.on_the_way.insert((at, self.next), packet);
     }
 
-    fn travel(&mut self, way: Way, from: SocketAddr, datagram: Vec<u8>) {
-        let count = &mut self.counts[usize::from(way == Way::Down)];
+    fn travel(&mut self, direction: Direction, from: SocketAddr, datagram: Vec<u8>) {
+        let count = &mut self.counts[usize::from(direction == Direction::Down)];
         *count += 1;
-        let fate = (self.decide)(way, *count, &datagram);
+        let fate = (self.decide)(direction, *count, &datagram);
         let at = self.now + DELAY;
         match fate {
-            Fate::Arrives => self.put(at, way, from, datagram),
+            Fate::Arrives => self.put(at, direction, from, datagram),
             Fate::Lost => {}
             Fate::Repeated(later) => {
-                self.put(at, way, from, datagram.clone());
-                self.put(at + later, way, from, datagram);
+                self.put(at, direction, from, datagram.clone());
+                self.put(at + later, direction, from, datagram);
             }
-            Fate::Late(later) => self.put(at + later, way, from, datagram),
-            Fate::As(bytes) => self.put(at, way, from, bytes),
+            Fate::Late(later) => self.put(at + later, direction, from, datagram),
+            Fate::As(bytes) => self.put(at, direction, from, bytes),
             Fate::Marked => {
-                self.put(at, way, from, datagram);
+                self.put(at, direction, from, datagram);
                 if let Some(put) = self.on_the_way.get_mut(&(at, self.next)) {
                     put.marked = true;
                 }
@@ -161,11 +161,11 @@ impl Network {
 
     /// Brings a datagram to the gateway now, from any address.
     pub(crate) fn inject(&mut self, from: SocketAddr, datagram: &[u8]) {
-        self.arrive(Way::Up, from, datagram, false);
+        self.arrive(Direction::Up, from, datagram, false);
     }
 
-    fn arrive(&mut self, way: Way, from: SocketAddr, datagram: &[u8], marked: bool) {
-        if way == Way::Down {
+    fn arrive(&mut self, direction: Direction, from: SocketAddr, datagram: &[u8], marked: bool) {
+        if direction == Direction::Down {
             return self
                 .client
                 .handle_datagram(self.now, from.into(), datagram, marked);
@@ -176,7 +176,7 @@ impl Network {
             Ok(Envelope::Initial { nonce, cookie, .. }) if self.gateway.is_none() => {
                 if let Some(id) = self.cookies.check(elapsed, from, &nonce, &cookie) {
                     self.accept(id, from);
-                    self.arrive(way, from, datagram, marked);
+                    self.arrive(direction, from, datagram, marked);
                 } else {
                     self.retry(from, nonce);
                 }
@@ -186,7 +186,7 @@ impl Network {
                     let mut reply = Vec::new();
                     Envelope::Unknown { tail }.encode(&mut reply);
                     let own = self.gateway_address;
-                    self.travel(Way::Down, own, reply);
+                    self.travel(Direction::Down, own, reply);
                 }
             }
             _ => {
@@ -206,7 +206,7 @@ impl Network {
         let mut reply = Vec::new();
         Envelope::Retry { nonce, id, cookie }.encode(&mut reply);
         let own = self.gateway_address;
-        self.travel(Way::Down, own, reply);
+        self.travel(Direction::Down, own, reply);
     }
 
     /// Replaces the gateway by another process, which has other cookies and no associations.
@@ -234,7 +234,7 @@ impl Network {
         let mut out = Vec::new();
         while self.client.poll_output(self.now, &mut out).is_some() {
             let from = self.client_address;
-            self.travel(Way::Up, from, std::mem::take(&mut out));
+            self.travel(Direction::Up, from, std::mem::take(&mut out));
         }
         loop {
             let Some(gateway) = &mut self.gateway else {
@@ -245,7 +245,7 @@ impl Network {
             };
             if to == self.at_gateway(self.client_address) {
                 let own = self.gateway_address;
-                self.travel(Way::Down, own, std::mem::take(&mut out));
+                self.travel(Direction::Down, own, std::mem::take(&mut out));
             } else {
                 out.clear();
                 self.astray += 1;
@@ -280,7 +280,7 @@ impl Network {
                 && entry.key().0 <= self.now
             {
                 let packet = entry.remove();
-                self.arrive(packet.way, packet.from, &packet.bytes, packet.marked);
+                self.arrive(packet.direction, packet.from, &packet.bytes, packet.marked);
             }
             self.client.handle_timeout(self.now);
             if let Some(gateway) = &mut self.gateway {

@@ -22,8 +22,8 @@ const DRAIN_GAIN: f64 = 0.35;
 const WINDOW_GAIN: f64 = 2.0;
 /// The factor of the window over the bandwidth-delay product in start-up, without a pacing rate.
 const UNPACED_STARTUP: f64 = 2.0;
-/// The same later. The rest above one covers delayed acknowledgements and lost data, which stays in
-/// flight for longer than a round trip.
+/// The same factor after start-up. Its excess over one covers delayed acknowledgements, and lost
+/// data, which stays in flight for longer than a round trip.
 const UNPACED_CRUISE: f64 = 1.1;
 /// The pacing gains of one cycle of bandwidth probing, one each round trip.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
@@ -251,7 +251,7 @@ impl Bbr {
         self.window = self.minimum();
     }
 
-    /// Restores the state before the episode: its losses were none.
+    /// Restores the state before the episode, whose losses were spurious.
     pub(crate) fn undo(&mut self) {
         if let Some(bound) = self.before.take() {
             self.bound = bound;
@@ -324,7 +324,7 @@ impl Bbr {
         }
     }
 
-    /// Returns whether start-up has found the bandwidth (section 5.3.1.2).
+    /// Decides at the end of a round whether start-up has found the bandwidth (section 5.3.1.2).
     fn judge_bandwidth(&mut self, sample: &AckSample) {
         let is_draining = self.state == State::Drain;
         if self.is_full || is_draining || sample.rate.is_some_and(|rate| rate.app_limited) {
@@ -368,7 +368,7 @@ impl Bbr {
         self.state = State::Cruise { phase, since };
     }
 
-    /// The shortest round trip is measured again when it is old (section 5.3.4).
+    /// Measures the shortest round trip again when it is old (section 5.3.4).
     fn probe_rtt(&mut self, sample: &AckSample) {
         let now = sample.now;
         if let State::ProbeRtt { until } = self.state {

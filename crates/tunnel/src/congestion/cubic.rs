@@ -12,7 +12,7 @@ const BETA: f64 = 0.7;
 const C: f64 = 0.4;
 /// The additive increase that matches Reno's average rate (section 4.3).
 const RENO_ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// The samples of a round that HyStart++ wants before it judges it (RFC 9406, section 4.3).
+/// The number of round-trip samples with which HyStart++ judges a round (RFC 9406, section 4.3).
 const ROUND_SAMPLES: u32 = 8;
 /// The rounds of conservative slow start (section 4.3).
 const CONSERVATIVE_ROUNDS: u32 = 5;
@@ -27,7 +27,7 @@ pub struct Cubic {
     segment: u64,
     state: State,
     slow_start: SlowStart,
-    /// The state before the last episode.
+    /// The state before the last episode of losses, which [`Self::undo`] restores.
     before: Option<State>,
 }
 
@@ -88,8 +88,8 @@ impl Cubic {
         threshold.is_finite().then_some(threshold as u64)
     }
 
-    /// Twice the window for each round trip in slow start, so that pacing does not hold it back,
-    /// and a little more than the window afterwards.
+    /// Returns the pacing rate: twice the window for each round trip in slow start, so that pacing
+    /// does not hold it back, and 1.2 times the window afterwards.
     pub(crate) fn pacing_rate(&self, smoothed_rtt: Duration) -> Option<u64> {
         let factor = if self.in_slow_start() { 2.0 } else { 1.2 };
         Some((factor * self.state.window / smoothed_rtt.as_secs_f64().max(1e-4)) as u64)
@@ -144,7 +144,7 @@ impl Cubic {
         }
     }
 
-    /// RFC 9406, section 4.2: a round trip that has grown ends slow start, unless it falls again.
+    /// Ends slow start once the round trip has grown, unless it falls again (RFC 9406, section 4.2).
     fn judge_round(&mut self, rtt: Duration) {
         let slow = &mut self.slow_start;
         slow.samples += 1;
@@ -165,7 +165,7 @@ impl Cubic {
         }
     }
 
-    /// RFC 9438, sections 4.2 to 4.5.
+    /// Grows the window in congestion avoidance (RFC 9438, sections 4.2 to 4.5).
     fn grow_in_avoidance(&mut self, sample: &AckSample) {
         let segment = self.segment as f64;
         let state = &mut self.state;

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn delivery_marks_what_the_application_limits() {
+    fn delivery_marks_rates_that_the_sender_limited() {
         let mut delivery = Delivery::new(Duration::ZERO);
         delivery.note_app_limited(2000);
         let limited = delivery.on_sent(Duration::ZERO, 2000);

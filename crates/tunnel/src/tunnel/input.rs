@@ -117,7 +117,7 @@ impl Tunnel {
         if let Some(code) = segment.reset {
             self.on_reset(id, code);
         }
-        // A reset of ours is on its way: the rest is of no use.
+        // A reset of this end is on its way, so the other parts of the segment are of no use.
         if self
             .streams
             .get(&id.0)
@@ -175,8 +175,8 @@ impl Tunnel {
         self.events.push_back(Event::Refused(id));
     }
 
-    /// Handles a segment for a stream that has ended. The peer repeats segments that it takes for
-    /// lost. A reset that acknowledges one is an answer itself: two ends that answered each other's
+    /// Handles a segment for a stream that has ended. The peer repeats segments that it
+    /// declares lost. A reset that acknowledges one is an answer itself: two ends that answered each other's
     /// answers would never stop.
     fn on_ended(&mut self, id: StreamId, segment: &StreamSegment<'_>) {
         let wants_answer =
@@ -240,7 +240,7 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Has the round trip measured by a probe. The round trip may be longer than any before: each
+    /// Queues a probe that measures the round trip. That may be longer than any before, so each
     /// probe without a reply doubles the time for the next one.
     fn measure_rtt(&mut self, now: Duration) {
         let least = PROBE_INTERVAL.max(self.rtt.timeout() * 2);
@@ -331,7 +331,7 @@ impl Tunnel {
         }
     }
 
-    /// A segment that was declared lost arrived before it was retransmitted.
+    /// Handles the arrival of a segment that was declared lost and not retransmitted yet.
     fn on_lost_segment_arrived(&mut self, now: Duration, id: StreamId, bytes: u64) {
         if let Some(flow) = self.flow_of(id.0) {
             flow.on_delivered(now, bytes);

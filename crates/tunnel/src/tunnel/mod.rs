@@ -461,7 +461,7 @@ impl Tunnel {
         }
     }
 
-    /// Has a probe sent beside all windows. The peer replies at once.
+    /// Queues a probe, which no window holds back. The peer replies at once.
     pub fn probe(&mut self) {
         self.control.echo_due = true;
     }

@@ -21,7 +21,8 @@ use crate::wire::{
 const LEAST_DATA: usize = 64;
 
 impl Tunnel {
-    /// Writes the next datagram into `out`, which is cleared first; false if there is none now.
+    /// Writes the next datagram into `out`, which is cleared first. Returns false if there is none
+    /// now.
     pub fn poll_output(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         out.clear();
         (self.permits_marks, self.is_path_probe) = (false, false);
@@ -257,7 +258,7 @@ impl Tunnel {
         None
     }
 
-    /// Writes one segment of a stream; false if the stream has nothing that fits.
+    /// Writes one segment of a stream. Returns false if the stream has nothing that fits.
     fn write_piece(&mut self, now: Duration, id: u32, room: usize, out: &mut Vec<u8>) -> bool {
         let Some(stream) = self.streams.get_mut(&id) else {
             return false;
@@ -345,7 +346,7 @@ impl Tunnel {
     }
 }
 
-/// The reset of a stream that has ended, and the answer to the peer's own.
+/// Returns the reset of a stream that has ended, which also acknowledges the peer's reset.
 fn reset_again(stream: u32, code: u32) -> StreamSegment<'static> {
     StreamSegment {
         stream,

@@ -37,7 +37,7 @@ pub(super) struct Control {
     pub(super) window_probes: BTreeSet<u32>,
 }
 
-/// Times of the tunnel's own.
+/// The times that concern the tunnel as a whole.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Timing {
     pub(super) last_received: Duration,
@@ -46,11 +46,11 @@ pub(super) struct Timing {
     pub(super) restarted: Duration,
     pub(super) backoff: u32,
     pub(super) datagram: u64,
-    /// A single segment may leave beside the window: a probe of the tail.
+    /// True if a tail loss probe is due: one segment may leave beside the window.
     pub(super) tail_probe: bool,
     pub(super) paced_until: Option<Duration>,
     /// Streams whose window is probed.
     pub(super) persisting: usize,
-    /// True if the application waited for room at its last look, and so has more to send.
+    /// True if the application found no room when it last asked, and so has more to send.
     pub(super) wants_room: bool,
 }

@@ -67,7 +67,7 @@ impl Tunnel {
         }
     }
 
-    /// Has the acknowledgements sent that wait at most until `until`.
+    /// Requires the acknowledgements whose delay ends by `until`.
     pub(super) fn flush_acks(&mut self, until: Duration) {
         while let Some((at, id)) = self.acks.later.pop_first() {
             if at > until {
@@ -92,7 +92,8 @@ impl Tunnel {
         self.config.keep_alive.map(|after| last + after)
     }
 
-    /// Path probes are sent only while there are streams: they would keep an idle tunnel awake.
+    /// Returns the time of the next path probe. There is none without streams, because probes would
+    /// keep an idle tunnel awake.
     fn pmtu_deadline(&self) -> Option<Duration> {
         let busy = !self.streams.is_empty() && self.rtt.smoothed().is_some();
         self.pmtu.deadline().filter(|_| busy)
@@ -113,14 +114,14 @@ impl Tunnel {
         self.flow.iter_mut().chain(own)
     }
 
-    /// Takes the segments for lost that are.
+    /// Declares the segments lost that are late by now.
     pub(super) fn detect_losses(&mut self, now: Duration) {
         while let Ok(number) = self.recovery.next_loss(now, &self.rtt) {
             self.lose(now, number, true);
         }
     }
 
-    /// Takes one transmission for lost; `congestion` tells the controller of it.
+    /// Declares one transmission lost. With `congestion`, the controller learns of it.
     fn lose(&mut self, now: Duration, number: u64, congestion: bool) {
         let next = self.recovery.next_number();
         let Some(transmission) = self.recovery.remove(number) else {
@@ -145,7 +146,7 @@ impl Tunnel {
         }
     }
 
-    /// Takes everything in flight for lost. With `timeout`, the controllers start over.
+    /// Declares everything in flight lost. With `timeout`, the controllers start over.
     pub(super) fn lose_all_in_flight(&mut self, now: Duration, timeout: bool) {
         let all = self.recovery.all_in_flight();
         let count = all.len() as u32;
@@ -173,7 +174,7 @@ impl Tunnel {
         Some(self.timing.restarted + after)
     }
 
-    /// RFC 8985, section 7.2.
+    /// Returns the time after which a tail loss probe is due (RFC 8985, section 7.2).
     fn tail_probe_time(&self) -> Duration {
         let Some(smoothed) = self.rtt.smoothed() else {
             return self.rtt.timeout();
@@ -208,7 +209,7 @@ impl Tunnel {
         }
     }
 
-    /// Has the last segment in flight sent again, where there is nothing new to probe with.
+    /// Queues the last segment in flight as a probe, if there is no new data to probe with.
     fn repeat_last(&mut self, now: Duration) {
         let has_new = self.ready.iter().any(|id| {
             let stream = self.streams.get(&id);

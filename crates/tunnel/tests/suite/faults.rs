@@ -128,7 +128,7 @@ fn probe_is_answered_beside_a_shut_window() {
 }
 
 #[test]
-fn memory_is_bounded_for_all_streams_together() {
+fn tunnel_memory_is_bounded_over_all_streams() {
     let config = Config {
         memory: 256 << 10,
         ..Config::default()
@@ -527,7 +527,7 @@ fn stream_that_the_peer_forgot_is_read_to_its_end() {
 }
 
 #[test]
-fn forgotten_stream_is_answered_as_such() {
+fn segment_of_a_forgotten_stream_gets_a_reset() {
     let mut tunnel = lone(100);
     for stream in 0..600 {
         let reset = StreamSegment {

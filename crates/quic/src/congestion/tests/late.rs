@@ -41,7 +41,7 @@ fn connection_holds_few_unsent_bytes() {
 /// The heads of packets are longer on a stream with a large number and a large offset. The error of
 /// the estimate does not grow with the bytes.
 #[test]
-fn estimate_holds_over_a_long_download() {
+fn estimate_of_unsent_bytes_holds_over_a_download() {
     let mut link = link(100 * MEGA, 100 * MS);
     link.queue.packets = None;
     let mut download = late(Algorithm::Bbr, &link);
