@@ -66,7 +66,7 @@ pub trait Facts {
     }
 
     /// Returns true if the congestion control is BBR, which keeps its estimate while the connection
-    /// rests.
+    /// is idle.
     fn is_over_bbr(&self) -> bool {
         self.below().is_some_and(Facts::is_over_bbr)
     }

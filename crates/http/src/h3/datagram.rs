@@ -64,7 +64,7 @@ enum CapsulePiece {
     /// The value of a DATAGRAM capsule.
     Datagram(Bytes),
     /// Bytes that stay in the stream.
-    Rest(Bytes),
+    Stream(Bytes),
 }
 
 /// Takes the datagrams out of a stream of capsules that is cut anywhere.
@@ -83,7 +83,7 @@ impl Cutter {
             if self.left > 0 {
                 let count = (data.len() as u64).min(self.left);
                 self.left -= count;
-                take(CapsulePiece::Rest(data.split_to(count as usize)));
+                take(CapsulePiece::Stream(data.split_to(count as usize)));
                 continue;
             }
             if capsule(&self.begun).is_none() {
@@ -95,7 +95,7 @@ impl Cutter {
             if kind != CAPSULE || most.is_none_or(|most| length > most as u64) {
                 let here = self.begun.len() - begin;
                 self.left = length - (here as u64).min(length);
-                take(CapsulePiece::Rest(self.begun.split().freeze()));
+                take(CapsulePiece::Stream(self.begun.split().freeze()));
                 continue;
             }
             let end = begin + length as usize;
@@ -199,7 +199,7 @@ impl Stream {
             ..
         } = &mut **tunnel;
         cutter.cut(data, most, |piece| match piece {
-            CapsulePiece::Rest(bytes) => self.queue.push(bytes),
+            CapsulePiece::Stream(bytes) => self.queue.push(bytes),
             CapsulePiece::Datagram(value) => {
                 *unsent_bytes += value.len() + OVERHEAD;
                 unsent.push_back(value);
@@ -415,7 +415,7 @@ mod tests {
         for piece in wire.chunks(step) {
             cutter.cut(Bytes::copy_from_slice(piece), most, |piece| match piece {
                 CapsulePiece::Datagram(value) => datagrams.push(value),
-                CapsulePiece::Rest(bytes) => rest.extend(bytes),
+                CapsulePiece::Stream(bytes) => rest.extend(bytes),
             });
         }
         rest.extend(cutter.begun);

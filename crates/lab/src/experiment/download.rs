@@ -19,7 +19,7 @@ const EARLIER_BYTES: u64 = 8 << 20;
 const EARLIER_TIME: Duration = Duration::from_secs(20);
 /// The idle time after which the client of [`earlier`] closes its session.
 pub const IDLE: Duration = Duration::from_secs(3);
-/// The time after a download in which the client gets its token, rests and closes its session.
+/// The time after a download in which the client gets its token, is idle and closes its session.
 const REST: Duration = Duration::from_secs(8);
 
 /// Running downloads, which end with this value.

@@ -218,7 +218,7 @@ impl Visitor {
         )
     }
 
-    /// Gets a body and checks it, on another connection where this one was closed while it rested.
+    /// Gets a body and checks it, on another connection where this one was closed while it was idle.
     async fn get(
         &self,
         connection: &mut Connection,

@@ -43,7 +43,7 @@ const ATTEMPTS: usize = 3;
 /// The counter of requests through discovered gateways.
 const DISCOVERED: &str = "tandem_discovered_exchanges_total";
 
-/// Time until a page must come through its site's gateway. A gateway rests for 30 s if its first
+/// Time until a page must come through its site's gateway. A gateway is suspended for 30 s if its first
 /// trial fails.
 const TRIALS: Duration = Duration::from_secs(240);
 

@@ -78,7 +78,7 @@ struct Pair {
     path: SlowPath,
 }
 
-/// Makes a client connect for requests only, and rest after half a second.
+/// Makes a client connect for requests only, and end idle sessions after half a second.
 fn short_lived(options: &mut ClientOptions) {
     options.preconnect = Some(false);
     options.idle_timeout = Some("500ms".parse().unwrap());
@@ -146,7 +146,7 @@ impl Pair {
     }
 
     /// Waits until the session of the client has ended.
-    fn rest(&self) {
+    fn idle(&self) {
         wait_for_end(&self.gateway);
     }
 
@@ -154,7 +154,7 @@ impl Pair {
     fn visit(&self) -> Times {
         let (seen, times) = self.get("/first");
         assert!(!seen.early, "a new client has no ticket");
-        self.rest();
+        self.idle();
         times
     }
 
@@ -272,7 +272,7 @@ fn early_data_of_an_unknown_ticket_is_sent_again() {
     let lines: Vec<_> = seen.iter().map(|seen| &seen.line[..6]).collect();
     assert_eq!(lines, ["GET /a", "GET /b", "POST /"]);
     // The new gateway has issued tickets.
-    pair.rest();
+    pair.idle();
     assert!(pair.get("/early").0.early);
     pair.stop();
 }
@@ -315,14 +315,14 @@ fn much_early_data_is_sent_again_after_a_rejection() {
 
 /// The client opened more streams than the gateway permits now.
 #[test]
-fn early_data_that_finds_no_room_again_moves() {
+fn rejected_early_data_without_room_moves() {
     const REQUESTS: usize = 12;
     let pair = Pair::start(Duration::from_millis(100));
     // Each session leaves more tickets than it shows.
     pair.visit();
     for _ in 0..3 {
         assert!(pair.get("/again").0.early);
-        pair.rest();
+        pair.idle();
     }
     let pair = pair.restart_gateway(|options| options.max_streams = Some(8));
     let connections = pair.path.connections();
@@ -352,7 +352,7 @@ fn repeated_first_flight_has_no_effect() {
     // The client has sent these before the gateway's first datagram arrived.
     let flight = pair.path.first_flight();
     assert!(!flight.is_empty());
-    pair.rest();
+    pair.idle();
     // The gateway knows the numbers of the connection for a while after its end.
     std::thread::sleep(Duration::from_secs(3));
     for _ in 0..3 {
@@ -373,7 +373,7 @@ fn isolation_keys_share_no_ticket() {
             "/",
             &format!("Proxy-Authorization: Basic {user}\r\n"),
         );
-        pair.rest();
+        pair.idle();
         seen.early
     };
     assert!(!as_user("YTo="), "the first session");
@@ -458,7 +458,7 @@ fn start_two_ways<P>(
 }
 
 /// The client gives an early request two round trips, and 300 ms at least. On a path without delay,
-/// a busy machine exceeds these, and datagrams then rest.
+/// a busy machine exceeds these, and ways over datagrams are then suspended.
 #[test]
 fn early_request_by_one_of_several_ways_arrives_once() {
     const ROUND_TRIP: Duration = Duration::from_secs(1);
@@ -533,7 +533,7 @@ fn returning_clients_lose_and_repeat_no_request() {
         let seen = pair.unexpected();
         assert_eq!(seen.len(), users.len(), "{seen:?}");
         early += seen.iter().filter(|seen| seen.early).count();
-        pair.rest();
+        pair.idle();
     }
     assert_eq!(early, 2 * users.len());
     pair.stop();

@@ -60,9 +60,9 @@ fn fill(uploads: &mut [Client]) {
         upload.stream.get_ref().set_nonblocking(true).unwrap();
     }
     let end = Instant::now() + PATIENCE;
-    let (mut sent, mut rests) = (0, 0);
-    while sent <= uploads.len() * STREAM_WINDOW || rests < 100 {
-        assert!(Instant::now() < end, "{sent} bytes after {rests} rests");
+    let (mut sent, mut pauses) = (0, 0);
+    while sent <= uploads.len() * STREAM_WINDOW || pauses < 100 {
+        assert!(Instant::now() < end, "{sent} bytes after {pauses} pauses");
         let before = sent;
         for upload in &mut *uploads {
             match upload.stream.get_mut().write(&[7; 64 << 10]) {
@@ -72,10 +72,10 @@ fn fill(uploads: &mut [Client]) {
             }
         }
         if sent == before {
-            rests += 1;
+            pauses += 1;
             std::thread::sleep(Duration::from_millis(10));
         } else {
-            rests = 0;
+            pauses = 0;
         }
     }
 }

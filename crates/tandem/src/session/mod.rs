@@ -8,10 +8,10 @@ mod admission;
 #[cfg(test)]
 pub(crate) mod doubles;
 pub mod http1;
+mod idle_check;
 pub mod mux;
 mod path_timeout;
 mod path_watch;
-mod rested;
 mod silence;
 mod stall;
 pub mod streams;
@@ -71,7 +71,7 @@ pub trait Serve {
 pub trait Connected: SessionState + SessionEvents {
     /// Sends one exchange and passes the parts of its response to `sink`. The caller keeps the
     /// exchange, and may send it again if the error allows a retry and no part was passed on. A
-    /// [`Stage`] takes the exchange instead, so a session is none. Dropping the future cancels the
+    /// session is no [`Stage`], since a stage takes the exchange. Dropping the future cancels the
     /// exchange.
     fn run<'a>(
         &'a self,
@@ -136,7 +136,7 @@ pub trait SessionEvents {
     fn ended(&self) -> LocalBoxFuture<'static, Option<Error>>;
 
     /// Probes a session that has long been silent, and resolves if no reply arrives soon. Its path
-    /// was then lost while it rested, for example because the machine slept or changed its network.
+    /// was then lost while it was idle, for example because the machine slept or changed its network.
     /// Otherwise the future never resolves.
     fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()>;
 
@@ -278,7 +278,7 @@ struct Interim {
 }
 
 impl Interim {
-    /// Far more than the hints and continuations of one response need.
+    /// The limit for one response, which is far above the needs of hints and continuations.
     const MOST: Self = Self {
         heads: 64,
         bytes: 256 << 10,

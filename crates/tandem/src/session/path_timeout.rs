@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn over_follows_the_round_trip_within_bounds() {
+    fn path_timeout_follows_the_round_trip_in_bounds() {
         let limit = PathTimeout {
             round_trips: 3,
             least: Duration::from_secs(2),

@@ -3,7 +3,7 @@
 //! Sessions of all protocols share it.
 //!
 //! A task of its own looks at the path while exchanges wait. An exchange cannot look for the
-//! others, since its future rests while the reader of its response takes no more.
+//! others, since its future is not polled while the reader of its response takes no more.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use super::Task;
-use super::rested::Heard;
+use super::idle_check::Heard;
 use super::silence::{PathState, Probing, Silence};
 use super::stall::Stall;
 use crate::error::Error;
 use crate::path::Facts;
 
-/// The time between two looks for the answer to a probe.
+/// The polling interval for the answer to a probe.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The path of a session, as its observation sees it.

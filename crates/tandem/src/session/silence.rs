@@ -171,7 +171,7 @@ impl Silence {
     pub(super) fn expect(&mut self, now: Instant, round_trip: Duration, probing: Probing) {
         self.round_trip.note(round_trip);
         self.round_trip.probing = probing;
-        if self.has_rested(now) {
+        if self.missed_a_look(now) {
             self.probes = Probes::default();
         }
         self.quiet = self.round_trip.step();
@@ -189,12 +189,12 @@ impl Silence {
     pub(super) fn look(&mut self, now: Instant, count: u64, round_trip: Duration) -> Look {
         self.round_trip.note(round_trip);
         let step = self.round_trip.step();
-        let has_rested = self.has_rested(now);
+        let missed_a_look = self.missed_a_look(now);
         let is_alone = self.round_trip.probing == Probing::Alone;
-        if count != self.count || has_rested {
+        if count != self.count || missed_a_look {
             let few = count.wrapping_sub(self.count) <= KEEP_ALIVE;
             self.quiet = match self.probes.last {
-                _ if has_rested => step,
+                _ if missed_a_look => step,
                 Some(_) if self.probes.is_extra => (2 * self.quiet).min(MOST).max(step),
                 // The carrier keeps an idle tunnel alive, and further probes would be of no use.
                 None if few && is_alone => self.quiet,
@@ -244,7 +244,7 @@ impl Silence {
     /// Returns true if nothing looked when it was due: no exchange was under way, or this process
     /// did not run and may have datagrams to read. A dead path stays so while another way is
     /// dialled.
-    fn has_rested(&self, now: Instant) -> bool {
+    fn missed_a_look(&self, now: Instant) -> bool {
         let late = match self.probes.sent < PROBES {
             true => self.round_trip.least().max(2 * self.round_trip.smoothed) / 2,
             false => DEAD_MEMORY,

@@ -24,8 +24,8 @@ use tokio::time::Instant;
 
 use super::admission::ClientAdmission;
 use super::http1::{Http1Client, Http1Server, Http1Session};
+use super::idle_check::{Heard, IdleCheck};
 use super::path_watch::{PathWaiter, PathWatch, WatchedPath, datagrams_received};
-use super::rested::{Heard, Rests};
 use super::{Connect, Connected, Drain, Probing, Serve, SessionEvents, SessionState, Task};
 use crate::carrier::{
     Carrier, CarrierFuture, CarrierStream, Code, Direction, LocalBoxFuture, Streams,
@@ -77,7 +77,7 @@ impl Connect for StreamsSession {
         Rc::new(StreamsClient {
             http1: self.http1.clone(),
             admission: ClientAdmission::new(self.token.as_deref()),
-            rests: Rests::new(&self.http1.timeouts),
+            idle_check: IdleCheck::new(&self.http1.timeouts),
             path_watch: PathWatch::new(Rc::clone(&state) as _),
             state,
             _task: task,
@@ -367,7 +367,7 @@ struct StreamsClient {
     http1: Http1Session,
     admission: ClientAdmission,
     /// The times without input, for [`SessionEvents::lost`].
-    rests: Rests,
+    idle_check: IdleCheck,
     /// The observation of the path, for [`SessionEvents::silent`].
     path_watch: Rc<PathWatch>,
     state: Rc<StreamsState>,
@@ -491,7 +491,7 @@ impl SessionState for StreamsClient {
     }
 
     fn has_rested(&self) -> bool {
-        self.rests.has_begun(self.state.heard.get())
+        self.idle_check.is_due(self.state.heard.get())
     }
 
     /// The session carries no pushes.
@@ -532,7 +532,7 @@ impl SessionEvents for StreamsClient {
     }
 
     fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
-        Box::pin(self.rests.until_lost(&*self.state))
+        Box::pin(self.idle_check.until_lost(&*self.state))
     }
 
     /// A carrier that counts no datagrams cannot be asked again.

@@ -375,7 +375,7 @@ fn broken_tunnel_is_reset() {
 }
 
 /// The silence after which these tests take a session to have been idle.
-const REST: Duration = Duration::from_millis(400);
+const IDLE: Duration = Duration::from_millis(400);
 
 /// The path is lost as after a suspend or a change of network: bytes are dropped without an error.
 #[test]
@@ -408,7 +408,7 @@ fn client_replaces_lost_idle_session() {
         options.push_digest = Some(false);
         // The test would fail if a request waited for its response this long.
         (options.probe_after, options.probe_timeout) =
-            (Some(Span(REST)), Some(Span(10 * PATIENCE)));
+            (Some(Span(IDLE)), Some(Span(10 * PATIENCE)));
         let (_client, http, socks) = start_client(options);
         let lose = || {
             assert_eq!(
@@ -416,7 +416,7 @@ fn client_replaces_lost_idle_session() {
                 b"ok",
                 "{session}"
             );
-            std::thread::sleep(REST);
+            std::thread::sleep(IDLE);
             way.lose();
         };
         lose();

@@ -167,7 +167,7 @@ fn receive(
 }
 
 #[test]
-fn client_leaves_a_path_that_died_while_it_rested() {
+fn client_leaves_a_path_that_died_while_it_was_idle() {
     let certificates = Certificates::new(&format!("{NAME}-silent"));
     let (gateway, address) = start_gateway(&certificates, 0, |_| {});
     let forwarder = Forwarder::to(address);
@@ -177,7 +177,7 @@ fn client_leaves_a_path_that_died_while_it_rested() {
     let origin = Scene::answering(OK);
     assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
     forwarder.mute();
-    // A session counts as rested after half of the limit.
+    // A session counts as idle after half of the limit.
     std::thread::sleep(Duration::from_millis(600));
     assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
     stop([client, gateway]);

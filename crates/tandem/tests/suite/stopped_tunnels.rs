@@ -57,8 +57,8 @@ fn fill(tunnels: &mut [Client], session: &str) -> usize {
     for tunnel in &mut *tunnels {
         tunnel.stream.get_ref().set_nonblocking(true).unwrap();
     }
-    let mut rests = 0;
-    while rests < 50 {
+    let mut pauses = 0;
+    while pauses < 50 {
         let before = sent;
         for tunnel in &mut *tunnels {
             match tunnel.stream.get_mut().write(&[7; 64 << 10]) {
@@ -67,7 +67,7 @@ fn fill(tunnels: &mut [Client], session: &str) -> usize {
                 Err(error) => assert_eq!(session, "spdy3", "{error}"),
             }
         }
-        rests = if sent > before { 0 } else { rests + 1 };
+        pauses = if sent > before { 0 } else { pauses + 1 };
         std::thread::sleep(Duration::from_millis(10));
     }
     sent

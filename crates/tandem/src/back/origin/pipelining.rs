@@ -155,7 +155,7 @@ impl Drop for Use<'_> {
                 .retain(is_other);
             if self.connection.is_ready() {
                 self.origin
-                    .rest(self.key, self.pipeline, Rc::clone(&self.connection));
+                    .leave_idle(self.key, self.pipeline, Rc::clone(&self.connection));
             }
         }
         self.pipeline.changed.notify_one();
@@ -348,7 +348,7 @@ impl Origin {
     }
 
     /// Leaves a connection idle, or closes it before the last response that it could carry.
-    fn rest(&self, key: &PoolKey, pipeline: &Pipeline, connection: Rc<Http1Client>) {
+    fn leave_idle(&self, key: &PoolKey, pipeline: &Pipeline, connection: Rc<Http1Client>) {
         let limits = self.connection_limits.get();
         let may_scout =
             || limits.is_none_or(|limits| pipeline.may_scout(limits(key.session, &key.origin)));

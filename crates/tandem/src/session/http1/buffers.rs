@@ -19,8 +19,8 @@ use tokio::io::{AsyncRead, ReadBuf};
 pub(super) enum ReadSize {
     /// The first read of a response, which holds the head and body of most responses.
     First,
-    /// A read of the rest of a body.
-    Rest,
+    /// A later read, of the rest of a body.
+    Later,
 }
 
 impl ReadSize {
@@ -28,7 +28,7 @@ impl ReadSize {
     const fn bytes(self) -> usize {
         match self {
             Self::First => 16 << 10,
-            Self::Rest => 64 << 10,
+            Self::Later => 64 << 10,
         }
     }
 }
@@ -64,7 +64,7 @@ const fn position(len: usize) -> usize {
 
 /// Returns the number of free buffers of a size in bytes that a thread keeps.
 const fn kept(size: usize) -> usize {
-    if size == ReadSize::First.bytes() || size == ReadSize::Rest.bytes() {
+    if size == ReadSize::First.bytes() || size == ReadSize::Later.bytes() {
         KEPT
     } else {
         KEPT_BYTES / size
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    const SIZE: usize = ReadSize::Rest.bytes();
+    const SIZE: usize = ReadSize::Later.bytes();
 
     const HALF: usize = SIZE / 2;
 
@@ -188,8 +188,8 @@ mod tests {
     fn buffer_is_freed_with_its_last_piece() {
         let body = vec![7; SIZE + HALF];
         let mut from = &body[..];
-        let first = now(read(&mut from, ReadSize::Rest)).expect("memory");
-        let second = now(read(&mut from, ReadSize::Rest)).expect("memory");
+        let first = now(read(&mut from, ReadSize::Later)).expect("memory");
+        let second = now(read(&mut from, ReadSize::Later)).expect("memory");
         assert_eq!((first.len(), second.len(), free(SIZE)), (SIZE, HALF, 0));
         let piece = first.slice(10..20);
         drop(first);
@@ -197,7 +197,7 @@ mod tests {
         drop((piece, second));
         assert_eq!(free(SIZE), 2);
         assert!(
-            now(read(&mut from, ReadSize::Rest))
+            now(read(&mut from, ReadSize::Later))
                 .expect("memory")
                 .is_empty()
         );
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn short_reads_hold_a_buffer_of_their_size() {
         for (len, held) in [(512, 0), (513, 1024), (1024, 1024), (1025, 2048)] {
-            let crumb = now(read(&mut &vec![1; len][..], ReadSize::Rest)).expect("memory");
+            let crumb = now(read(&mut &vec![1; len][..], ReadSize::Later)).expect("memory");
             assert_eq!((crumb.len(), free(SIZE)), (len, 1));
             drop(crumb);
             let sizes: Vec<usize> = (0..SIZES - 1)
@@ -217,7 +217,7 @@ mod tests {
             assert_eq!(sizes, if held > 0 { vec![held] } else { Vec::new() });
             FREE.with(|free| free[..SIZES - 1].iter().for_each(|free| drop(free.take())));
         }
-        let long = now(read(&mut &[1; HALF - 1][..], ReadSize::Rest)).expect("memory");
+        let long = now(read(&mut &[1; HALF - 1][..], ReadSize::Later)).expect("memory");
         assert_eq!((long.len(), free(SIZE), free(HALF)), (HALF - 1, 1, 0));
         drop(long);
         assert_eq!(free(HALF), 1);
@@ -227,7 +227,7 @@ mod tests {
     fn thread_keeps_few_free_buffers() {
         for (len, most) in [(SIZE, KEPT), (8 << 10, 64), (1024, 512)] {
             let pieces: Vec<Bytes> = (0..most + 3)
-                .map(|_| now(read(&mut &vec![1; len][..], ReadSize::Rest)).expect("memory"))
+                .map(|_| now(read(&mut &vec![1; len][..], ReadSize::Later)).expect("memory"))
                 .collect();
             drop(pieces);
             assert_eq!(free(len), most, "{len} bytes");
@@ -235,14 +235,14 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_reads_share_no_buffers() {
+    fn first_and_later_reads_share_no_buffers() {
         let body = vec![7; SIZE];
         let first = now(read(&mut &body[..], ReadSize::First)).expect("memory");
         assert_eq!(first.len(), ReadSize::First.bytes());
         let first_size = first.len();
         drop(first);
         assert_eq!((free(first_size), free(SIZE)), (1, 0));
-        let rest = now(read(&mut &body[..], ReadSize::Rest)).expect("memory");
+        let rest = now(read(&mut &body[..], ReadSize::Later)).expect("memory");
         assert_eq!(rest.len(), SIZE);
     }
 }

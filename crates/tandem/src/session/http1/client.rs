@@ -402,8 +402,8 @@ impl ResponseReader<'_> {
     }
 }
 
-/// Sends a request's body, and notes its progress. Returns the write half
-/// when the body is complete.
+/// Sends a request's body, and notes its progress. Returns the write half when the body is
+/// complete.
 async fn upload(
     mut write: WriteHalf<Path>,
     mut body: Body,
@@ -508,7 +508,7 @@ impl SessionState for Http1Client {
         None
     }
 
-    /// The pool of origins closes connections that rest.
+    /// The pool of origins closes idle connections.
     fn has_rested(&self) -> bool {
         false
     }

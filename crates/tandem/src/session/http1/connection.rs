@@ -82,7 +82,7 @@ impl ClientConnection {
     /// Takes the next request, if its head has been read.
     ///
     /// # Errors
-    /// Returns the reason why the input is not a request. It stays.
+    /// Returns the reason why the input is not a request. The input stays in the buffer.
     pub(super) fn take_request(
         &self,
         scheme: Scheme,

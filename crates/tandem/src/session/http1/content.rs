@@ -4,7 +4,7 @@
 //! bytes for the next request, and the response to them for that of the next user (RFC 9112
 //! sections 9.3 and 11.2, "request smuggling"). Requests of several users may follow each other on
 //! a connection, and a cache may keep the responses. So a connection carries no other request
-//! unless its end has good reasons to read the content.
+//! unless its server has good reason to read the content.
 
 use std::cell::Cell;
 
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn login_follows_the_same_rule() {
+    async fn content_of_a_login_follows_the_same_rule() {
         let login = |case| Case {
             fields: LOGIN,
             response: CHALLENGE,

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn short_chunks_are_joined() {
+    fn decode_joins_short_chunks() {
         let (parts, bad) = parts(&b"1\r\nx\r\n".repeat(10_000));
         assert_eq!(bad, None);
         let lengths: Vec<usize> = parts.iter().map(Bytes::len).collect();
@@ -66,14 +66,14 @@ mod tests {
     }
 
     #[test]
-    fn long_chunks_stay_pieces_of_the_input() {
+    fn decode_returns_long_chunks_without_a_copy() {
         let wire = [b"800\r\n", &[b'a'; 2048][..], b"\r\n"].concat().repeat(3);
         let lengths: Vec<usize> = parts(&wire).0.iter().map(Bytes::len).collect();
         assert_eq!(lengths, [2048; 3]);
     }
 
     #[test]
-    fn bytes_before_a_fault_are_passed_on() {
+    fn decode_passes_on_bytes_before_a_fault() {
         let (parts, bad) = parts(b"1\r\na\r\n1\r\nb\r\nnonsense\r\n");
         assert_eq!(parts.concat(), b"ab");
         assert_eq!(bad, Some(BadBody::ChunkSize));

@@ -76,8 +76,9 @@ pub struct Http1Session {
     pub scheme: Scheme,
     /// The origin-form requests that are served.
     pub origin_form: OriginForm,
-    /// True if a drain ends a connection without a complete request at once. The request would go
-    /// the way of the former configuration. Otherwise a new connection may still send a first one.
+    /// True if a drain ends a connection without a complete request at once, because the former
+    /// configuration would serve that request. Otherwise a new connection may still send a first
+    /// one.
     pub ends_unasked: bool,
 }
 

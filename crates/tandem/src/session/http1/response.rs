@@ -137,7 +137,7 @@ impl ResponseReader<'_> {
         let bad = |error: h1::BadBody| Error::new(Kind::Protocol, Side::Origin, error.to_string());
         while !decoder.is_done() {
             if self.input.is_empty() {
-                self.input = self.read(path, buffers::ReadSize::Rest).await?;
+                self.input = self.read(path, buffers::ReadSize::Later).await?;
                 if self.input.is_empty() {
                     return decoder.finish().map_err(|_| ended_in_body());
                 }
@@ -147,7 +147,7 @@ impl ResponseReader<'_> {
                 sink.send(Part::Data(data)).await;
             } else if !self.input.is_empty() && !decoder.is_done() {
                 // The input ends within a chunk header: more must be read first.
-                let more = self.read(path, buffers::ReadSize::Rest).await?;
+                let more = self.read(path, buffers::ReadSize::Later).await?;
                 if more.is_empty() {
                     return Err(ended_in_body());
                 }

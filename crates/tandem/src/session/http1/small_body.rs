@@ -109,13 +109,13 @@ mod tests {
     }
 
     #[test]
-    fn complete_body_is_taken() {
+    fn small_complete_body_is_taken() {
         let taken = take(&mut body(&["small"], true), Framing::Length(5));
         assert_eq!(taken.expect("no failure").as_deref(), Some(&b"small"[..]));
     }
 
     #[test]
-    fn other_body_stays_unread() {
+    fn long_or_incomplete_body_stays_unread() {
         for (mut body, framing) in [
             (body(&["small"], false), Framing::Length(5)),
             (body(&["sm", "all"], true), Framing::Length(5)),

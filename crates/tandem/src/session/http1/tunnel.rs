@@ -18,13 +18,13 @@ use crate::exchange::{Body, Chunk, Part, Sink};
 use crate::path::{Facts, Path};
 use crate::session::Task;
 
-/// The time in which the target has to take some of the bytes that wait for it, or to send some.
+/// The time within which the target must take some of the bytes that wait for it, or send some.
 ///
 /// A near end that closes its connection may be unable to show it: its close comes after the bytes
 /// that wait. A tunnel that nobody uses would hold memory of its session without end.
 const STUCK: Duration = Duration::from_secs(600);
-/// The same time once the near end is known to have closed. A near end that only closed its side
-/// counts as gone after as long a silence elsewhere too.
+/// The same time once the near end is known to have closed. On other paths too, a near end that has
+/// closed only its side counts as gone after a silence of this length.
 const CLOSED: Duration = Duration::from_secs(60);
 
 /// The limit for targets that take nothing.
@@ -99,7 +99,7 @@ pub(crate) async fn tunnel(
             signs.waits_for_near.set(false);
         }
         loop {
-            let data = buffers::read(&mut read, buffers::ReadSize::Rest).await;
+            let data = buffers::read(&mut read, buffers::ReadSize::Later).await;
             let data =
                 data.map_err(|error| Error::io(&error, Side::Origin).with_retry(Retry::Never))?;
             if data.is_empty() {
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn progress_is_not_asked_for_while_the_target_takes() {
+    async fn tunnel_asks_for_no_progress_while_target_reads() {
         let (near, _far) = tokio::io::duplex(100);
         let counted = Rc::new(Counted::default());
         let signs = Signs::new(Rc::clone(&counted) as _);

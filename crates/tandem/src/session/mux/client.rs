@@ -24,8 +24,8 @@ use crate::probe::Stamp;
 use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
 use crate::session::admission::{ClientAdmission, foreign_challenge};
 use crate::session::http1::DECLINED;
+use crate::session::idle_check::{Heard, IdleCheck};
 use crate::session::path_watch::{PathWaiter, PathWatch, WatchedPath, datagrams_received};
-use crate::session::rested::{Heard, Rests};
 use crate::session::{
     Connected, Probing, SessionEvents, SessionState, Task, check_protocol, may_be_early,
 };
@@ -36,7 +36,7 @@ pub struct MuxClient {
     /// The access token. Requests carry it until the gateway has responded to one of them.
     admission: ClientAdmission,
     /// The times without input, for [`SessionEvents::lost`].
-    rests: Rests,
+    idle_check: IdleCheck,
     /// The observation of the path, for [`SessionEvents::silent`].
     path_watch: Rc<PathWatch>,
 }
@@ -65,7 +65,7 @@ impl MuxClient {
             path_watch: PathWatch::new(Rc::clone(&shared) as _),
             shared,
             admission: ClientAdmission::new(session.token.as_deref()),
-            rests: Rests::new(&session.timeouts),
+            idle_check: IdleCheck::new(&session.timeouts),
         }
     }
 
@@ -234,7 +234,7 @@ impl Connected for MuxClient {
                     None => {
                         if agreed {
                             sink.send(Part::Closed).await;
-                            uploaded.rest().await;
+                            uploaded.until_over().await;
                         } else if exchange.request.is_connect() {
                             drop(uploading);
                             stream.end_upload();
@@ -290,7 +290,7 @@ impl SessionState for MuxClient {
     }
 
     fn has_rested(&self) -> bool {
-        self.rests.has_begun(self.shared.heard.get())
+        self.idle_check.is_due(self.shared.heard.get())
     }
 
     fn mark(&self) -> Option<Rc<SessionMark>> {
@@ -320,7 +320,7 @@ impl SessionEvents for MuxClient {
         let shared = Rc::clone(&self.shared);
         Box::pin(std::future::poll_fn(move |cx| {
             if let Some(error) = shared.ended.get() {
-                let by_this_end = shared.draining.get() || shared.rested.get();
+                let by_this_end = shared.draining.get() || shared.idled_out.get();
                 return Poll::Ready((!by_this_end).then(|| error.clone()));
             }
             shared.observer.set(cx.waker());
@@ -359,7 +359,7 @@ impl SessionEvents for MuxClient {
     }
 
     fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
-        Box::pin(self.rests.until_lost(&*self.shared))
+        Box::pin(self.idle_check.until_lost(&*self.shared))
     }
 }
 

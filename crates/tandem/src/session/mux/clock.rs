@@ -10,7 +10,7 @@ use tokio::time::Sleep;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::session::Timeouts;
 
-/// The shortest time between two looks at the limits.
+/// The shortest interval between checks of the limits.
 const LEAST_WAIT: Duration = Duration::from_millis(10);
 
 /// The limits, and the times against which they are checked.
@@ -19,7 +19,7 @@ pub(super) struct Clock {
     pub(super) limits: Timeouts,
     /// The time of the last input.
     pub(super) read_at: Instant,
-    /// The time of the last look that found an exchange under way.
+    /// The time of the last check that found an exchange under way.
     pub(super) used_at: Instant,
     /// Server only: the start of the session, until its first request arrives. A client that
     /// connects and sends no request takes a place from others.
@@ -70,7 +70,7 @@ impl Clock {
     }
 
     /// Returns true if the session was idle for too long.
-    pub(super) fn has_rested(&self, now: Instant) -> bool {
+    pub(super) fn is_idle_too_long(&self, now: Instant) -> bool {
         now - self.used_at.max(self.read_at) >= self.limits.idle
     }
 
@@ -86,7 +86,7 @@ impl Clock {
         Some(limit.saturating_sub(now - since))
     }
 
-    /// Sets the timer for the next look. `deadlines` are further times after which to look.
+    /// Sets the timer for the next check. `deadlines` are further times after which to check.
     pub(super) fn wait(&mut self, deadlines: [Option<Duration>; 2]) {
         let limits = &self.limits;
         let half = limits

@@ -507,10 +507,10 @@ impl<O: Owner> Driver<O> {
             }
             let established = self.shared.established.get();
             let for_request = self.clock.time_for_request(now, established);
-            let idle = !active && self.clock.has_rested(now);
+            let idle = !active && self.clock.is_idle_too_long(now);
             if idle || for_request.is_some_and(|left| left.is_zero()) {
                 core.go_away(Reason::NoError);
-                self.shared.rested.set(true);
+                self.shared.idled_out.set(true);
                 self.ending = Some(Ok(()));
             }
             let of_core = core.poll_timeout();

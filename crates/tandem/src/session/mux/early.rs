@@ -70,7 +70,7 @@ impl<O: Owner> StreamsDriver<O> {
         self.shared.waiting.wake_all();
     }
 
-    /// Looks for the end of the handshake.
+    /// Checks whether the handshake has ended.
     pub(super) fn poll_early(&self, cx: &mut Context<'_>) -> Result<(), Error> {
         if !self.shared.early.lasts() {
             return Ok(());

@@ -73,7 +73,7 @@ use crate::path::Facts;
 use crate::probe::points::QUEUE_FULL;
 use crate::renewal::Renewable;
 use crate::role_name::RoleName;
-use crate::session::rested::Heard;
+use crate::session::idle_check::Heard;
 use crate::stage::Stage;
 use crate::wakers::{WakerCell, WakerQueue};
 
@@ -190,7 +190,7 @@ struct Shared {
     /// True once this end accepts no more exchanges: the session ends with those under way.
     draining: Cell<bool>,
     /// True if this end closed the session because it was idle.
-    rested: Cell<bool>,
+    idled_out: Cell<bool>,
     /// The task that waits for the end of the session, if any.
     observer: WakerCell,
     /// The measurements for the observation points.
@@ -218,7 +218,7 @@ impl Shared {
             dialled: Cell::default(),
             early: Early::default(),
             draining: Cell::new(false),
-            rested: Cell::new(false),
+            idled_out: Cell::new(false),
             observer: WakerCell::default(),
             watch: Watch::default(),
             facts: OnceCell::new(),

@@ -4,5 +4,5 @@
 /// Probes the other end while an exchange waits and no input arrives.
 pub(super) const DURING_EXCHANGE: u32 = 0x7a9d;
 
-/// Probes a session that has rested, or a path that delivers no datagrams.
+/// Probes a session that was idle, or a path that delivers no datagrams.
 pub(super) const AFTER_SILENCE: u32 = 0x7a9e;

@@ -136,7 +136,7 @@ impl Owner for ServerOwner {
             pushed: false,
             head_sent: false,
             finished: false,
-            rest: None,
+            unsent_timer: None,
         };
         pump.spawn();
     }
@@ -188,12 +188,12 @@ struct Pump {
     pushed: bool,
     head_sent: bool,
     finished: bool,
-    /// The timer of the next look at the unsent rest of a push.
-    rest: Option<Pin<Box<Sleep>>>,
+    /// The timer of the next poll for the unsent data of a push.
+    unsent_timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// The interval at which the unsent rest of a push is looked at.
-const REST_INTERVAL: Duration = Duration::from_millis(250);
+/// The polling interval for the unsent data of a push.
+const UNSENT_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Pump {
     /// Starts the task that sends the reply. The future of an `async fn` would store the pump
@@ -208,8 +208,8 @@ impl Pump {
                 return Poll::Ready(());
             }
             self.reprioritise(cx);
-            if self.rest.is_some() {
-                return self.poll_rest(cx);
+            if self.unsent_timer.is_some() {
+                return self.poll_unsent(cx);
             }
             // A reply that is always ready must not fill the queue beyond its limit. The part that
             // is held back can wait, because the queue before it is full.
@@ -235,7 +235,7 @@ impl Pump {
                 }
                 Poll::Ready(None) => {
                     self.finish();
-                    return self.poll_rest(cx);
+                    return self.poll_unsent(cx);
                 }
                 Poll::Ready(Some(Err(error))) => {
                     self.flush_held(false);
@@ -246,12 +246,12 @@ impl Pump {
         }
     }
 
-    /// Waits until the queued rest of a push has left, so that a request can still raise the push.
-    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Waits until the queued data of a push has left, so that a request can still raise the push.
+    fn poll_unsent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.pushed && self.shared.core.borrow().unsent(self.id).bytes > 0 {
-            let new = || Box::pin(sleep(REST_INTERVAL));
-            ready!(self.rest.get_or_insert_with(new).as_mut().poll(cx));
-            self.rest = None;
+            let new = || Box::pin(sleep(UNSENT_INTERVAL));
+            ready!(self.unsent_timer.get_or_insert_with(new).as_mut().poll(cx));
+            self.unsent_timer = None;
         }
         Poll::Ready(())
     }
@@ -405,7 +405,7 @@ fn push(shared: &Rc<Shared>, parent: StreamId, pushed: PushedPart, who: RoleName
         pushed: true,
         head_sent: false,
         finished: false,
-        rest: None,
+        unsent_timer: None,
     };
     pump.spawn();
 }
@@ -494,7 +494,7 @@ mod tests {
             pushed: false,
             head_sent: false,
             finished: false,
-            rest: None,
+            unsent_timer: None,
         };
         let (mut sent, mut cx) = (0, Context::from_waker(Waker::noop()));
         while pump.poll(&mut cx).is_pending() {
@@ -549,7 +549,7 @@ mod tests {
             pushed: true,
             head_sent: false,
             finished: false,
-            rest: None,
+            unsent_timer: None,
         }
     }
 
@@ -588,7 +588,7 @@ mod tests {
             }
         }
         assert_eq!(ends, [ids[1], ids[0]]);
-        tokio::time::sleep(REST_INTERVAL).await;
+        tokio::time::sleep(UNSENT_INTERVAL).await;
         for pump in &mut pumps {
             assert!(pump.poll(&mut cx).is_ready(), "nothing is left");
         }

@@ -13,15 +13,15 @@ use super::driver::Owner;
 use super::over_streams::StreamsDriver;
 use crate::session::Timeouts;
 
-/// The looks at unfinished heads within `head`, the time that they have.
-const LOOKS: u32 = 4;
+/// The number of checks for unfinished heads within `head`, the time limit of a head.
+const HEAD_CHECKS: u32 = 4;
 
 /// The times against which the limits of the session are checked.
 pub(super) struct StreamsClock {
     sleep: Pin<Box<Sleep>>,
     used_at: Instant,
-    /// The last look at the limits, and the datagrams that had arrived by then.
-    looked: (Instant, Option<u64>),
+    /// The time of the last check, and the number of datagrams that had arrived by then.
+    checked: (Instant, Option<u64>),
     /// Server only: the start of the session, until its first request arrives.
     pub(super) unasked_since: Option<Instant>,
 }
@@ -33,14 +33,14 @@ impl StreamsClock {
         Self {
             sleep: Box::pin(tokio::time::sleep(first)),
             used_at: now,
-            looked: (now, None),
+            checked: (now, None),
             unasked_since: is_server.then_some(now),
         }
     }
 }
 
 impl<O: Owner> StreamsDriver<O> {
-    /// Enforces the time limits. Returns true if the session has rested for too long.
+    /// Enforces the time limits. Returns true if the session was idle for too long.
     pub(super) fn poll_clock(&mut self, cx: &mut Context<'_>) -> bool {
         while self.clock.sleep.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
@@ -48,9 +48,9 @@ impl<O: Owner> StreamsDriver<O> {
             let mut core = self.core.borrow_mut();
             core.handle_timeout(now);
             let datagrams = self.carrier.facts().datagrams_received();
-            let (looked_at, before) = std::mem::replace(&mut self.clock.looked, (now, datagrams));
+            let (checked_at, before) = std::mem::replace(&mut self.clock.checked, (now, datagrams));
             if datagrams.is_some() && datagrams == before {
-                core.pause_arriving(now - looked_at);
+                core.pause_arriving(now - checked_at);
             }
             if core.expire_arriving(now, limits.head) {
                 cx.waker().wake_by_ref();
@@ -62,14 +62,14 @@ impl<O: Owner> StreamsDriver<O> {
             let unasked = self.clock.unasked_since.map(|since| now - since);
             let waits_in_vain = unasked.is_some_and(|time| time >= self.time_for_request(&core));
             let heard = self.shared.heard.get().map_or(now, Heard::instant);
-            let rests_since = self.clock.used_at.max(heard);
-            if waits_in_vain || now.saturating_duration_since(rests_since) >= limits.idle {
-                self.shared.rested.set(true);
+            let idle_since = self.clock.used_at.max(heard);
+            if waits_in_vain || now.saturating_duration_since(idle_since) >= limits.idle {
+                self.shared.idled_out.set(true);
                 return true;
             }
-            let looks = if core.has_arriving() { LOOKS } else { 1 };
+            let checks = if core.has_arriving() { HEAD_CHECKS } else { 1 };
             let wait = (limits.idle / 2)
-                .min(limits.head / looks)
+                .min(limits.head / checks)
                 .max(Duration::from_millis(10));
             let until = tokio::time::Instant::now() + wait;
             self.clock.sleep.as_mut().reset(until);

@@ -169,7 +169,7 @@ fn unread_pushes_of_a_session_are_bounded() {
 }
 
 #[test]
-fn pushes_that_are_read_make_room() {
+fn read_pushes_make_room_for_others() {
     let mut asked = asked();
     for _ in 0..10 {
         asked.push_large_heads(10);

@@ -5,11 +5,11 @@
 //! memory of the carrier or of the session, the streams that are read would wait for them:
 //!
 //! ```text
-//!   unread streams ─▶ one look a second ─▶ memory is full ─▶ the stream without a read for
+//!   unread streams ─▶ a check each second ─▶ memory is full ─▶ the stream without a read for
 //!                                                            longest is given up, after IDLE
 //! ```
 //!
-//! Each look gives up one stream at most, so that the next one can tell whether this was enough.
+//! A check gives up one stream at most, and the next one shows whether this was enough.
 //!
 //! [`Streams::hold_unread`]: crate::carrier::Streams::hold_unread
 
@@ -33,14 +33,14 @@ use crate::metrics::METRICS;
 /// A relay passes data on when the next hop returns credit, in pieces of a megabyte or two. Its
 /// stream is then read every 40 s, if the reader behind the next hop takes 50 kB/s.
 const IDLE: Duration = Duration::from_secs(120);
-/// The time between two looks.
+/// The polling interval.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The looks at streams that are not read. There is no timer while all streams are read.
+/// The checks of streams that are not read. There is no timer while all streams are read.
 #[derive(Default)]
 pub(super) struct Looks {
     timer: Option<Pin<Box<Sleep>>>,
-    /// The unread streams with content, as the last look has seen them.
+    /// The unread streams with content at the last check.
     seen: HashMap<StreamId, Seen>,
 }
 
@@ -49,12 +49,12 @@ pub(super) struct Looks {
 struct Seen {
     /// The number of inputs that the reader had taken.
     taken: u32,
-    /// The first look that saw this number.
+    /// The time of the first check that saw this number.
     since: Instant,
 }
 
 impl Looks {
-    /// Begins to look, since a stream is not read.
+    /// Begins the checks, since a stream is not read.
     pub(super) fn begin(&mut self) {
         self.timer
             .get_or_insert_with(|| Box::pin(tokio::time::sleep(PERIOD)));
@@ -79,7 +79,7 @@ impl Looks {
 }
 
 impl<O: Owner> StreamsDriver<O> {
-    /// Looks at the streams that are not read, once a second while there are any.
+    /// Checks the streams that are not read, once a second while there are any.
     pub(super) fn poll_unread(&mut self, cx: &mut Context<'_>) {
         while let Some(timer) = &mut self.looks.timer {
             if timer.as_mut().poll(cx).is_pending() {

@@ -41,7 +41,7 @@ impl Uploaded {
 
     /// Resolves when the upload ends, or when its source has been silent for [`HALF_CLOSED`]. A
     /// tunnel with a closed far end would otherwise stay open without use.
-    pub(super) async fn rest(&self) {
+    pub(super) async fn until_over(&self) {
         while !self.done.get() {
             let moved = self.moved.get();
             let ended = tokio::time::timeout(HALF_CLOSED, self.notify.notified()).await;

@@ -280,7 +280,7 @@ fn new_request_beside_a_long_poll_finds_a_dead_path() {
 }
 
 #[test]
-fn lost_probes_but_one_keep_the_path() {
+fn one_answered_probe_keeps_the_path() {
     let losses: [fn(usize) -> bool; 3] =
         [|probe| probe == 1, |probe| probe == 2, |probe| probe < 5];
     for loses in losses {
@@ -348,7 +348,7 @@ fn request_with_a_soon_response_costs_few_probes() {
 }
 
 #[test]
-fn jitter_widens_the_limit() {
+fn jitter_widens_the_limit_of_silence() {
     let mut round_trip = RoundTrip::default();
     round_trip.note(100 * MS);
     for _ in 0..20 {
@@ -379,7 +379,7 @@ fn round_trip_beyond_the_limits_is_watched_too() {
 }
 
 #[test]
-fn rest_without_exchanges_is_no_silence() {
+fn time_without_exchanges_is_no_silence() {
     let mut scene = Scene::new(link(100, 0, 0.0), Load::Download(5 * MS), 1);
     assert_eq!(scene.pass(SECOND), [None; 2]);
     scene.cut();
@@ -440,7 +440,7 @@ fn answered_by_tcp(round_trip: Duration, sent: Instant, returns: Instant) -> Ins
 
 /// TCP goes by the same network. Its answer moves the exchanges if it arrives before a datagram.
 #[test]
-fn path_mostly_returns_before_tcp_after_a_gap_in_both() {
+fn probes_mostly_find_a_returned_path_before_tcp() {
     for round_trip in [20, 100, 600] {
         let (mut gaps, mut wins) = (0, 0);
         for gap in (500..12_000).step_by(230).map(|gap| gap * MS) {

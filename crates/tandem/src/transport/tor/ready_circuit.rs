@@ -141,7 +141,7 @@ impl Keeper {
 
     /// Keeps one circuit, after the pause before it.
     async fn turn(&mut self) -> Result<(), CircuitEnd> {
-        self.rest(self.backoff.pause()).await?;
+        self.pause(self.backoff.pause()).await?;
         let outcome = self.one().await?;
         self.backoff.note(outcome);
         self.wanted = None;
@@ -174,7 +174,7 @@ impl Keeper {
     }
 
     /// Waits for `time`. Dials that come during the wait continue without the circuit.
-    async fn rest(&mut self, time: Duration) -> Result<(), CircuitEnd> {
+    async fn pause(&mut self, time: Duration) -> Result<(), CircuitEnd> {
         let until = Instant::now() + time;
         loop {
             let ask = tokio::select! {

@@ -452,7 +452,7 @@ async fn backoff_doubles_until_failures_are_forgotten() {
             Duration::from_secs(600),
             "that proves nothing"
         );
-        // Five minutes are more than a pause after `Unused`, and than thirty rests.
+        // Five minutes are more than a pause after `Unused`, and than thirty waits.
         assert!(backoff.pause() > Duration::from_secs(300), "nor that");
     }
     let backoff = Backoff::new(QUICK);

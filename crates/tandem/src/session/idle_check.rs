@@ -1,4 +1,4 @@
-//! The sessions that rest: a path that was lost meanwhile is found by a probe.
+//! The check of a session that was idle: a probe finds out whether its path was lost meanwhile.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime};
@@ -35,9 +35,9 @@ impl Heard {
     }
 }
 
-/// The rests of one session.
+/// The checks of one session.
 #[derive(Debug)]
-pub(super) struct Rests {
+pub(super) struct IdleCheck {
     /// The time without input after which the next request also probes the session.
     after: Duration,
     /// The latest probe. Each silence is probed once.
@@ -55,7 +55,7 @@ struct Probed {
     arrived: Option<u64>,
 }
 
-impl Rests {
+impl IdleCheck {
     pub(super) fn new(timeouts: &Timeouts) -> Self {
         Self {
             after: timeouts.probe_after / 2,
@@ -65,7 +65,7 @@ impl Rests {
     }
 
     /// Returns true if the last input came so long ago that the path may be lost.
-    pub(super) fn has_begun(&self, heard: Option<Heard>) -> bool {
+    pub(super) fn is_due(&self, heard: Option<Heard>) -> bool {
         let heard = self.last(heard);
         heard.is_some_and(|heard| heard.elapsed() >= self.after)
     }
@@ -88,7 +88,7 @@ impl Rests {
         probed
     }
 
-    /// Probes a session that rests, and resolves if no reply arrives soon. Otherwise it never
+    /// Probes a session that was idle, and resolves if no reply arrives soon. Otherwise it never
     /// resolves.
     pub(super) async fn until_lost(&self, path: &dyn WatchedPath) {
         let heard = self.last(path.heard());
@@ -114,8 +114,8 @@ mod tests {
     use crate::error::Error;
     use crate::path::Facts;
 
-    /// A path that rests. Without datagrams, its other end never answers.
-    struct Resting {
+    /// An idle path. Without datagrams, its other end never answers.
+    struct IdlePath {
         heard: Heard,
         has_probes: bool,
         probes: Cell<u32>,
@@ -136,7 +136,7 @@ mod tests {
         }
     }
 
-    impl Resting {
+    impl IdlePath {
         fn new(has_probes: bool) -> Self {
             let earlier = SystemTime::now() - Duration::from_secs(3600);
             Self {
@@ -148,7 +148,7 @@ mod tests {
         }
     }
 
-    impl WatchedPath for Resting {
+    impl WatchedPath for IdlePath {
         fn facts(&self) -> Option<Rc<dyn Facts>> {
             Some(Rc::clone(self.datagrams.as_ref()?) as Rc<dyn Facts>)
         }
@@ -178,9 +178,12 @@ mod tests {
     async fn silence_without_a_probe_shows_no_loss() {
         let minute = Duration::from_secs(60);
         for has_probes in [true, false] {
-            let (path, rests) = (Resting::new(has_probes), Rests::new(&Timeouts::default()));
-            assert!(rests.has_begun(path.heard()));
-            let both = async { tokio::join!(rests.until_lost(&path), rests.until_lost(&path)) };
+            let (path, check) = (
+                IdlePath::new(has_probes),
+                IdleCheck::new(&Timeouts::default()),
+            );
+            assert!(check.is_due(path.heard()));
+            let both = async { tokio::join!(check.until_lost(&path), check.until_lost(&path)) };
             let lost = tokio::time::timeout(minute, both).await.is_ok();
             assert_eq!(lost, has_probes);
             assert!(!has_probes || path.probes.get() == 1, "one probe suffices");
@@ -190,17 +193,17 @@ mod tests {
     /// The reply to a probe is no input of the session. It ends the silence nevertheless.
     #[tokio::test(start_paused = true)]
     async fn request_after_an_answered_probe_finds_no_loss() {
-        let mut path = Resting::new(true);
+        let mut path = IdlePath::new(true);
         path.datagrams = Some(Rc::default());
-        let rests = Rests::new(&Timeouts::default());
+        let check = IdleCheck::new(&Timeouts::default());
         let lost = async || {
-            let lost = rests.until_lost(&path);
+            let lost = check.until_lost(&path);
             tokio::time::timeout(Duration::from_secs(60), lost).await
         };
         let both = async { tokio::join!(lost(), lost()) };
         let (first, second) = both.await;
         assert!(first.is_err() && second.is_err());
-        assert!(!rests.has_begun(path.heard()));
+        assert!(!check.is_due(path.heard()));
         assert!(lost().await.is_err());
         assert_eq!(path.probes.get(), 1);
     }
