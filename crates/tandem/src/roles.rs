@@ -87,9 +87,8 @@ pub struct Built {
     pub dialled: Box<dyn Fn() -> Vec<SessionStatus>>,
     /// Called at the beginning of a drain.
     pub on_drain: Box<dyn Fn()>,
-    /// The stage that takes the rests of downloads from before a reload, if the role continues
-    /// them.
-    pub rests: Option<Rc<dyn Stage>>,
+    /// The stage that continues downloads from before a reload, if the role does so.
+    pub continuing: Option<Rc<dyn Stage>>,
     /// The end of the configuration.
     pub after_reload: AfterReload,
 }

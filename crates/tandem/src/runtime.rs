@@ -273,7 +273,7 @@ fn worker(mut inbox: mpsc::UnboundedReceiver<ThreadCommand>) {
                             old.accepting.begin();
                             old.sessions.begin();
                             (old.built.on_drain)();
-                            old.built.after_reload.set(new.built.rests.clone());
+                            old.built.after_reload.set(new.built.continuing.clone());
                         }
                         serving.retain(|old| old.built.connections.open() > 0);
                         serving.push(new);

@@ -41,7 +41,7 @@ fn client_leaves_out_datagrams_behind_a_proxy() {
     let warning = warning.expect("a warning");
     assert!(warning.starts_with("h3+quic://gw.example:443: this way"));
     assert!(warning.contains("--via carries only TCP"), "{warning}");
-    let all = config.ways();
+    let all = config.destinations();
     assert!(!all[0].1.contains("quic"), "{all:?}");
 }
 
@@ -53,7 +53,7 @@ fn client_takes_ways_from_flags_files_and_routes() {
         .all_gateways()
         .map(|it| (it.is_alternative, it.is_datagrams));
     assert_eq!(kinds.collect::<Vec<_>>(), [(false, true), (true, false)]);
-    let (_, way) = &config.ways()[0];
+    let (_, way) = &config.destinations()[0];
     let expected = "gateway h3+quic://192.0.2.1:443 or h2+tls://192.0.2.1:443";
     assert_eq!(way, expected);
     let mut routed = client_options("h2+tls://192.0.2.9:443");

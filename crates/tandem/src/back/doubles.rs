@@ -12,7 +12,7 @@ use crate::transport::Dial;
 use crate::transport::doubles::FakeDial;
 
 /// A session of the tests. The defaults are those of an established session over TCP, which carries
-/// no pushes, neither fails nor rests, and answers each probe.
+/// no pushes, neither fails nor becomes idle, and answers each probe.
 pub(in crate::back) trait FakeSession {
     fn run<'a>(
         &'a self,

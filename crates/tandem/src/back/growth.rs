@@ -4,14 +4,14 @@
 //! ```text
 //!   floor ──an answer while others wait: +1──▶ most
 //!     ▲  ◀──a round brought no throughput─────┘ │
-//!     └──────── refusal, or a long rest ────────┘
+//!     └──────── refusal, or a long silence ──────┘
 //! ```
 //!
 //! The limit starts at the six connections of browsers. It grows by one with each complete answer
 //! while other requests wait for a connection, so it doubles in each round of answers. If
 //! connections carry several requests, the pace decides ([`Pace`]). If growth has not raised the
-//! throughput in two rounds, the limit falls back and rests. A refusal by the origin makes it fall
-//! to the floor at once, and each further refusal doubles the rest.
+//! throughput in two rounds, the limit falls back, and growth pauses. After a refusal by the
+//! origin the limit falls to the floor at once, and each further refusal doubles the pause.
 //!
 //! A connection may carry several requests at once (`origin::pipelining`). The limit of exchanges
 //! is the limit of connections, times that number.
@@ -31,17 +31,17 @@ const GAIN: f64 = 1.2;
 /// The largest growth of the limit before two rounds were compared, if each answer adds to it.
 const UNMEASURED_GROWTH: usize = 3;
 
-/// The rest after growth that brought nothing.
-const USELESS_REST: Duration = Duration::from_secs(10);
+/// The pause of growth after growth that brought nothing.
+const USELESS_PAUSE: Duration = Duration::from_secs(10);
 
-/// The rest after the first refusal. Each further refusal doubles it.
-pub(super) const REFUSED_REST: Duration = Duration::from_secs(60);
+/// The pause of growth after the first refusal. Each further refusal doubles it.
+pub(super) const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
-/// The largest number of doublings of that rest.
+/// The largest number of doublings of that pause.
 const MAX_DOUBLINGS: u32 = 6;
 
-/// The longest rest, whatever a response asks for.
-pub(super) const LONGEST_REST: Duration = REFUSED_REST.saturating_mul(1 << MAX_DOUBLINGS);
+/// The longest pause, whatever a response asks for.
+pub(super) const LONGEST_PAUSE: Duration = REFUSED_PAUSE.saturating_mul(1 << MAX_DOUBLINGS);
 
 /// The time without an answer after which the limit starts again: connections are closed by then.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
@@ -129,7 +129,7 @@ pub(super) struct Growth {
     /// The last round brought no throughput. The limit waits for the next one.
     is_doubtful: bool,
     /// The limit does not grow before this time.
-    rests_until: Option<Instant>,
+    paused_until: Option<Instant>,
     /// No early requests are made before this time.
     refuses_until: Option<Instant>,
     refusals: u32,
@@ -151,7 +151,7 @@ impl Growth {
             rounds: VecDeque::new(),
             is_first: true,
             is_doubtful: false,
-            rests_until: None,
+            paused_until: None,
             refuses_until: None,
             refusals: 0,
             seen: now,
@@ -185,14 +185,14 @@ impl Growth {
     /// Returns whether nothing is lost if this state is dropped.
     pub(super) fn is_forgettable(&self, now: Instant) -> bool {
         !self.is_held()
-            && !self.rests(now)
+            && !self.is_paused(now)
             && now.saturating_duration_since(self.seen) >= FORGET_AFTER
     }
 
     /// Returns whether the limit does not grow now, because the origin refused requests or growth
     /// brought nothing.
-    pub(super) fn rests(&self, now: Instant) -> bool {
-        self.rests_until.is_some_and(|until| now < until)
+    pub(super) fn is_paused(&self, now: Instant) -> bool {
+        self.paused_until.is_some_and(|until| now < until)
     }
 
     /// Returns whether a request that must not be repeated is under way or waits.
@@ -255,15 +255,15 @@ impl Growth {
     /// Notes that the origin refused a request or broke a connection. The limit falls to the floor.
     pub(super) fn note_refusal(&mut self, now: Instant, refusal: Refusal) {
         self.wake(now);
-        let mut rest = REFUSED_REST * 2u32.pow(self.refusals.min(MAX_DOUBLINGS));
+        let mut pause = REFUSED_PAUSE * 2u32.pow(self.refusals.min(MAX_DOUBLINGS));
         self.refusals = self.refusals.saturating_add(1);
         if let Refusal::Response(wanted) = refusal {
-            rest = rest.max(wanted).min(LONGEST_REST);
-            let until = now + rest;
+            pause = pause.max(wanted).min(LONGEST_PAUSE);
+            let until = now + pause;
             self.refuses_until = Some(self.refuses_until.map_or(until, |set| set.max(until)));
             self.depth = 1;
         }
-        self.fall(now, FLOOR, rest);
+        self.fall(now, FLOOR, pause);
     }
 
     /// Holds the limit at the floor for a request that must not be repeated.
@@ -276,7 +276,7 @@ impl Growth {
         self.held -= 1;
     }
 
-    /// Starts again after a long rest of the origin. Refusals are remembered.
+    /// Starts again after a long time without an event. Refusals are remembered.
     fn wake(&mut self, now: Instant) {
         if now.saturating_duration_since(self.seen) >= FORGET_AFTER {
             self.limit = FLOOR;
@@ -289,7 +289,7 @@ impl Growth {
     }
 
     fn may_grow(&self, now: Instant) -> bool {
-        self.held == 0 && !self.rests(now)
+        self.held == 0 && !self.is_paused(now)
     }
 
     fn end_round(&mut self, now: Instant, throughput: Throughput) {
@@ -311,7 +311,7 @@ impl Growth {
         if !has_grown || has_gained {
             self.is_doubtful = false;
         } else if self.is_doubtful {
-            self.fall(now, (before.limit / 2).max(FLOOR), USELESS_REST);
+            self.fall(now, (before.limit / 2).max(FLOOR), USELESS_PAUSE);
         } else {
             // One slow round may be a pause of the path, so a second one is compared as well.
             self.is_doubtful = true;
@@ -323,14 +323,14 @@ impl Growth {
         }
     }
 
-    fn fall(&mut self, now: Instant, limit: usize, rest: Duration) {
+    fn fall(&mut self, now: Instant, limit: usize, pause: Duration) {
         self.limit = self.limit.min(limit);
         self.is_first = self.limit == FLOOR;
         self.is_doubtful = false;
         self.round = None;
         self.rounds.clear();
-        let until = now + rest;
-        self.rests_until = Some(self.rests_until.map_or(until, |set| set.max(until)));
+        let until = now + pause;
+        self.paused_until = Some(self.paused_until.map_or(until, |set| set.max(until)));
     }
 }
 
@@ -516,13 +516,13 @@ mod tests {
         for second in 0..59 {
             growth.note_response(at(second), 5000, true);
         }
-        assert_eq!(growth.limit(), FLOOR, "it rests");
+        assert_eq!(growth.limit(), FLOOR, "growth is paused");
         growth.note_response(at(60), 5000, true);
         assert_eq!(growth.limit(), FLOOR + 1);
         growth.note_refusal(at(61), Refusal::Connection);
         growth.note_response(at(120), 5000, true);
         growth.note_response(at(179), 5000, true);
-        assert_eq!(growth.limit(), FLOOR, "the second rest is longer");
+        assert_eq!(growth.limit(), FLOOR, "the second pause is longer");
         growth.note_response(at(181), 5000, true);
         assert_eq!(growth.limit(), FLOOR + 1);
     }
@@ -543,11 +543,11 @@ mod tests {
         growth.note_refusal(at(60), Refusal::Response(Duration::from_secs(300)));
         assert!(growth.refuses_early(at(359)) && !growth.refuses_early(at(360)));
         growth.note_refusal(at(360), Refusal::Response(Duration::MAX));
-        assert!(!growth.refuses_early(at(360) + LONGEST_REST));
+        assert!(!growth.refuses_early(at(360) + LONGEST_PAUSE));
     }
 
     #[test]
-    fn limit_is_forgotten_after_a_long_rest() {
+    fn limit_is_forgotten_after_a_long_silence() {
         let now = Instant::now();
         let mut growth = grown(now);
         assert!(!growth.is_forgettable(now));

@@ -26,7 +26,7 @@ use tandem_http::{RequestHead, Scheme};
 use tandem_push::fetch_standard::is_navigation;
 use tokio::sync::OnceCell;
 
-use super::growth::{LONGEST_REST, REFUSED_REST};
+use super::growth::{LONGEST_PAUSE, REFUSED_PAUSE};
 use super::origin::Origin;
 use super::origin::prepare::Prepared;
 use super::polite::{early_refused, retry_after};
@@ -452,8 +452,8 @@ impl Parts for Watched {
         if let Poll::Ready(Some(Ok(Part::Head(head)))) = &part
             && matches!(head.status, 429 | 503)
         {
-            let rest = retry_after(head).clamp(REFUSED_REST, LONGEST_REST);
-            self.origins.busy.insert(self.origin.clone(), rest);
+            let pause = retry_after(head).clamp(REFUSED_PAUSE, LONGEST_PAUSE);
+            self.origins.busy.insert(self.origin.clone(), pause);
             if self.is_early {
                 // A request that has joined it leaves by itself instead.
                 return Poll::Ready(Some(Err(early_refused())));

@@ -4,8 +4,8 @@
 //! By default the policy refuses every address outside the public Internet (RFC 6890: private,
 //! loopback, link-local with the cloud's metadata address, shared, documentation, multicast,
 //! reserved). It refuses public addresses of the machine itself and of the networks of its
-//! interfaces (`near`), and the address of a cloud's service for its machines. It also refuses
-//! such addresses inside IPv6 forms that embed IPv4, and every port but 80 and 443.
+//! interfaces (`own_networks`), and the address of a cloud's service for its machines. It also
+//! refuses such addresses inside IPv6 forms that embed IPv4, and every port but 80 and 443.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,8 +13,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::lookups::Lookups;
-use super::near;
 use super::own::OwnListeners;
+use super::own_networks;
 use crate::carrier::LocalBoxFuture;
 use crate::embedded::{of_6to4, of_nat64};
 use crate::endpoint::is_onion;
@@ -92,7 +92,7 @@ impl AllowDest {
         if self.port.is_some_and(|port| port != address.port()) {
             return false;
         }
-        near::have_common_prefix(self.net, address.ip(), self.bits)
+        own_networks::have_common_prefix(self.net, address.ip(), self.bits)
     }
 }
 
@@ -145,12 +145,12 @@ impl Default for Policy {
 impl Policy {
     /// Returns whether the gateway may dial `address`.
     pub fn permits(&self, address: SocketAddr) -> bool {
-        self.check(address, near::is_near).is_none()
+        self.check(address, own_networks::contain).is_none()
     }
 
-    /// Returns the reason why the gateway may not dial `address`. `is_near` returns whether an
+    /// Returns the reason why the gateway may not dial `address`. `is_own` returns whether an
     /// address belongs to this machine or its networks.
-    fn check(&self, address: SocketAddr, is_near: impl Fn(IpAddr) -> bool) -> Option<Refused> {
+    fn check(&self, address: SocketAddr, is_own: impl Fn(IpAddr) -> bool) -> Option<Refused> {
         let address = SocketAddr::new(address.ip().to_canonical(), address.port());
         if self.allow.iter().any(|allow| allow.covers(address)) {
             return None;
@@ -158,8 +158,8 @@ impl Policy {
         let ip = address.ip();
         if !is_public(ip) {
             Some(Refused::NotPublic)
-        } else if is_near(ip) || embedded(ip).is_some_and(|ip| is_near(ip.into())) {
-            Some(Refused::Near)
+        } else if is_own(ip) || embedded(ip).is_some_and(|ip| is_own(ip.into())) {
+            Some(Refused::OwnNetwork)
         } else {
             let is_allowed = self.ports.contains(&address.port());
             (!is_allowed).then_some(Refused::Port)
@@ -173,7 +173,7 @@ enum Refused {
     /// The address is not public.
     NotPublic,
     /// The address belongs to this machine or to a network of its interfaces.
-    Near,
+    OwnNetwork,
     /// The port is not allowed.
     Port,
 }
@@ -200,7 +200,7 @@ impl Policy {
             (PolicyOf::Gateway, Refused::NotPublic) => {
                 "its address is not of the public Internet; --allow-dest NET[:PORT] permits a net"
             }
-            (PolicyOf::Gateway, Refused::Near) => {
+            (PolicyOf::Gateway, Refused::OwnNetwork) => {
                 "its address is this machine's or of a network of its interfaces; --allow-dest \
                  NET[:PORT] permits a net"
             }
@@ -211,7 +211,7 @@ impl Policy {
                 "its address is not of the public Internet; --solo-allow-dest NET[:PORT] permits \
                  a net"
             }
-            (PolicyOf::Solo, Refused::Near) => {
+            (PolicyOf::Solo, Refused::OwnNetwork) => {
                 "its address is this machine's or of a network of its interfaces; \
                  --solo-allow-dest NET[:PORT] permits a net"
             }
@@ -323,7 +323,7 @@ pub struct Direct {
 impl Direct {
     /// Reads the networks of this machine, so that they are known before the first connection.
     pub fn read_networks() {
-        near::prepare();
+        own_networks::prepare();
     }
 
     async fn resolve(&self, session: u64, target: &Target) -> Result<Vec<SocketAddr>, Error> {
@@ -383,7 +383,7 @@ impl Direct {
 
     /// Returns whether the policy permits an address, and reports a refusal.
     fn permits(&self, address: SocketAddr) -> bool {
-        let refused = self.policy.check(address, near::is_near);
+        let refused = self.policy.check(address, own_networks::contain);
         if let Some(refused) = refused {
             METRICS.destinations_refused.add(1);
             self.policy.tell_refusal(refused);

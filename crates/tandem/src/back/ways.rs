@@ -9,10 +9,10 @@
 //! The winner of a race stays first for ten minutes. A better way may have lost by chance, such as
 //! by one datagram, so it then begins the next race again. Open sessions stay as they are.
 //!
-//! A way over UDP that failed rests for a minute, and twice as long after each further failure. The
-//! next request then tries it beside TCP. A network that throttles UDP
-//! ([`throttling`](crate::back::throttling)) makes all ways over UDP rest, for five minutes at
-//! first. Such a way works, so that only another comparison ends its rest. The records are in
+//! A way over UDP that failed is suspended for a minute, and twice as long after each further
+//! failure. The next request then tries it beside TCP. On a network that throttles UDP
+//! ([`throttling`](crate::back::throttling)), all ways over UDP are suspended, for five minutes at
+//! first. Such a way works, so only another comparison ends its suspension. The records are in
 //! memory only.
 
 use std::collections::HashMap;
@@ -23,14 +23,14 @@ use std::time::{Duration, Instant};
 pub(crate) const STAGGER: Duration = Duration::from_millis(300);
 /// The longest time after which the other ways are tried too.
 const LONGEST_STAGGER: Duration = Duration::from_secs(2);
-/// The first and the longest rest of a way that failed.
-const FIRST_REST: Duration = Duration::from_secs(60);
-const LONGEST_REST: Duration = Duration::from_secs(3600);
+/// The first and the longest suspension of a way that failed.
+const FIRST_SUSPENSION: Duration = Duration::from_secs(60);
+const LONGEST_SUSPENSION: Duration = Duration::from_secs(3600);
 /// The time for which the winner of a race goes before better ways.
 const WINNER_MEMORY: Duration = Duration::from_secs(600);
-/// The first rest of ways that are throttled.
-const FIRST_THROTTLED_REST: Duration = Duration::from_secs(300);
-/// The time after such a rest for which another one is twice as long.
+/// The first suspension of ways that are throttled.
+const FIRST_THROTTLED_SUSPENSION: Duration = Duration::from_secs(300);
+/// The time after such a suspension for which another one is twice as long.
 const THROTTLED_MEMORY: Duration = Duration::from_secs(3600);
 /// The shortest and the longest time between comparisons of a slow way with TCP.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
@@ -50,7 +50,7 @@ pub(crate) struct Order {
     pub(crate) others: Vec<usize>,
     /// The wait before the other ways.
     pub(crate) stagger: Duration,
-    /// A way that rested. It is tried beside the others, and no request waits for it.
+    /// A way that was suspended. It is tried beside the others, and no request waits for it.
     pub(crate) retried: Option<usize>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Order {
 #[derive(Clone, Copy, Debug)]
 struct WayFailure {
     until: Instant,
-    rest: Duration,
+    suspension: Duration,
     /// True once the way was tried again.
     retried: bool,
     /// True if the way works, and brings far less than TCP.
@@ -73,7 +73,7 @@ struct NetworkRecord {
     best: Option<(usize, Instant)>,
     round_trip: Duration,
     used: Option<Instant>,
-    /// The end and the length of the last rest of throttled ways.
+    /// The end and the length of the last suspension of throttled ways.
     throttled: Option<(Instant, Duration)>,
     /// The time of the next comparison at the earliest, and the pause before it.
     comparison: Option<(Instant, Duration)>,
@@ -115,14 +115,16 @@ impl Ways {
         let first = others.remove(0);
         let all = 0..self.datagrams.len();
         let record = self.record(network, now);
-        let has_rested = |way: &usize| {
+        let may_be_retried = |way: &usize| {
             let failure = record.failures.get(way);
             failure.is_some_and(|failure| now >= failure.until)
         };
-        let retried = all.into_iter().find(|way| has_rested(way) && *way != first);
+        let retried = all
+            .into_iter()
+            .find(|way| may_be_retried(way) && *way != first);
         if let Some(failure) = retried.and_then(|way| record.failures.get_mut(&way)) {
             // Only one request tries the way.
-            (failure.until, failure.retried) = (now + failure.rest, true);
+            (failure.until, failure.retried) = (now + failure.suspension, true);
         }
         Order {
             first,
@@ -183,26 +185,26 @@ impl Ways {
         record.round_trip = round_trip.unwrap_or(record.round_trip);
     }
 
-    /// Notes that a way does not work, and returns the time for which it rests.
+    /// Notes that a way does not work, and returns the time for which it is suspended.
     pub(crate) fn failed(&mut self, network: Network, way: usize, now: Instant) -> Duration {
         let record = self.record(network, now);
         record.best = record.best.filter(|(best, _)| *best != way);
         let before = record.failures.get(&way);
         let throttled = before.is_some_and(|before| before.throttled);
-        let rest = match before {
-            None => FIRST_REST,
-            Some(before) if before.retried => (2 * before.rest).min(LONGEST_REST),
+        let suspension = match before {
+            None => FIRST_SUSPENSION,
+            Some(before) if before.retried => (2 * before.suspension).min(LONGEST_SUSPENSION),
             // Several sessions by the way were opened before the first one failed.
             Some(before) => return before.until.saturating_duration_since(now),
         };
         let failure = WayFailure {
-            until: now + rest,
-            rest,
+            until: now + suspension,
+            suspension,
             retried: false,
             throttled,
         };
         record.failures.insert(way, failure);
-        rest
+        suspension
     }
 
     /// Returns true if a slow way may be compared with TCP now. The answer counts as a comparison.
@@ -219,28 +221,30 @@ impl Ways {
     }
 
     /// Notes that the network throttles datagrams, and returns the time for which all ways over
-    /// them rest.
+    /// them are suspended.
     pub(crate) fn throttled(&mut self, network: Network, now: Instant) -> Duration {
         let all = 0..self.datagrams.len();
         let ways: Vec<usize> = all.filter(|way| self.datagrams[*way]).collect();
         let record = self.record(network, now);
-        let rest = match record.throttled {
-            Some((until, rest)) if now < until + THROTTLED_MEMORY => (2 * rest).min(LONGEST_REST),
-            _ => FIRST_THROTTLED_REST,
+        let suspension = match record.throttled {
+            Some((until, suspension)) if now < until + THROTTLED_MEMORY => {
+                (2 * suspension).min(LONGEST_SUSPENSION)
+            }
+            _ => FIRST_THROTTLED_SUSPENSION,
         };
-        record.throttled = Some((now + rest, rest));
+        record.throttled = Some((now + suspension, suspension));
         record.comparison = None;
         record.best = record.best.filter(|(best, _)| !ways.contains(best));
         for way in ways {
             let failure = WayFailure {
-                until: now + rest,
-                rest,
+                until: now + suspension,
+                suspension,
                 retried: false,
                 throttled: true,
             };
             record.failures.insert(way, failure);
         }
-        rest
+        suspension
     }
 
     /// Returns true if the way is throttled on this network, as far as is known.
@@ -351,7 +355,7 @@ mod tests {
             (order.first, order.others.len(), order.retried),
             (TLS, 0, None)
         );
-        let later = now + FIRST_REST;
+        let later = now + FIRST_SUSPENSION;
         let order = ways.order(HOME, later);
         assert_eq!((order.first, order.retried), (TLS, Some(QUIC)));
         assert_eq!(ways.order(HOME, later).retried, Some(DTLS));
@@ -363,29 +367,29 @@ mod tests {
     #[test]
     fn rest_doubles_with_each_failure_up_to_an_hour() {
         let (mut ways, mut now) = ways();
-        let mut rests = Vec::new();
+        let mut suspensions = Vec::new();
         for _ in 0..8 {
-            let rest = ways.failed(HOME, QUIC, now);
-            assert_eq!(ways.failed(HOME, QUIC, now), rest, "another session");
-            now += rest;
+            let suspension = ways.failed(HOME, QUIC, now);
+            assert_eq!(ways.failed(HOME, QUIC, now), suspension, "another session");
+            now += suspension;
             assert_eq!(ways.order(HOME, now).retried, Some(QUIC));
-            rests.push(rest.as_secs());
+            suspensions.push(suspension.as_secs());
         }
-        assert_eq!(rests, [60, 120, 240, 480, 960, 1920, 3600, 3600]);
+        assert_eq!(suspensions, [60, 120, 240, 480, 960, 1920, 3600, 3600]);
         ways.succeeded(HOME, QUIC, None, now);
-        assert_eq!(ways.failed(HOME, QUIC, now), FIRST_REST);
+        assert_eq!(ways.failed(HOME, QUIC, now), FIRST_SUSPENSION);
     }
 
     #[test]
-    fn throttled_network_makes_all_ways_over_udp_rest() {
+    fn throttled_network_suspends_all_ways_over_udp() {
         let (mut ways, now) = ways();
         ways.succeeded(HOME, QUIC, None, now);
-        assert_eq!(ways.throttled(HOME, now), FIRST_THROTTLED_REST);
+        assert_eq!(ways.throttled(HOME, now), FIRST_THROTTLED_SUSPENSION);
         let order = ways.order(HOME, now);
         assert_eq!((order.first, order.others.len()), (TLS, 0));
         assert!(ways.is_throttled(HOME, DTLS) && !ways.is_throttled(HOME, TLS));
         assert_eq!(ways.order(TRAIN, now).first, QUIC, "another network");
-        let later = now + FIRST_THROTTLED_REST;
+        let later = now + FIRST_THROTTLED_SUSPENSION;
         let order = ways.order(HOME, later);
         assert_eq!((order.first, order.retried), (TLS, Some(QUIC)));
         assert!(ways.is_throttled(HOME, QUIC), "until it was compared");
@@ -396,12 +400,12 @@ mod tests {
     #[test]
     fn rest_of_throttled_ways_doubles_within_an_hour() {
         let (mut ways, mut now) = ways();
-        let mut rests = Vec::new();
+        let mut suspensions = Vec::new();
         for _ in 0..6 {
-            rests.push(ways.throttled(HOME, now).as_secs());
-            now += *rests
+            suspensions.push(ways.throttled(HOME, now).as_secs());
+            now += *suspensions
                 .last()
-                .map(|rest| Duration::from_secs(*rest))
+                .map(|suspension| Duration::from_secs(*suspension))
                 .as_ref()
                 .unwrap();
             assert_eq!(ways.order(HOME, now).retried, Some(QUIC));
@@ -409,9 +413,9 @@ mod tests {
             ways.succeeded(HOME, QUIC, None, now);
             now += Duration::from_secs(10);
         }
-        assert_eq!(rests, [300, 600, 1200, 2400, 3600, 3600]);
-        now += LONGEST_REST + THROTTLED_MEMORY;
-        assert_eq!(ways.throttled(HOME, now), FIRST_THROTTLED_REST);
+        assert_eq!(suspensions, [300, 600, 1200, 2400, 3600, 3600]);
+        now += LONGEST_SUSPENSION + THROTTLED_MEMORY;
+        assert_eq!(ways.throttled(HOME, now), FIRST_THROTTLED_SUSPENSION);
     }
 
     #[test]

@@ -91,8 +91,8 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
     let refusal = solo.and_then(|solo| refusal(&asked, solo));
     match refusal {
         Some(refusal) => line("route", refusal),
-        None if is_apart => line("route", &config.way_to_onions()),
-        None => line("route", &config.way(gateways)),
+        None if is_apart => line("route", &config.destination_of_onions()),
+        None => line("route", &config.destination(gateways)),
     }
     line(
         "reason",

@@ -9,6 +9,7 @@ mod cache;
 pub mod client;
 pub mod client_cache;
 pub mod compress;
+pub(crate) mod destinations;
 mod digest;
 pub mod discover;
 mod families;
@@ -34,7 +35,6 @@ pub mod units;
 #[cfg(feature = "submit")]
 mod unlinkable;
 mod warnings;
-pub(crate) mod ways;
 
 use std::time::Duration;
 

@@ -2,9 +2,9 @@
 //! the client, and are reached in secret.
 
 use super::ConfigError;
+use super::destinations::are_at_onion;
 use super::gateways::{GatewayEndpoint, Route};
 use super::open::OpenedHttps;
-use super::ways::are_at_onion;
 use crate::endpoint::{Via, is_onion};
 use crate::hosts::{HostMap, HostPattern};
 

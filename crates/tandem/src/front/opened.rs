@@ -12,7 +12,7 @@
 //! happens to hosts that a program has refused to trust (`remembered`), without a valid authority,
 //! and above the limit of connections.
 //!
-//! Each listed host has a way ([`OpenedWay`]): this program fetches its resources through the
+//! Each listed host has a way ([`OpenedStages`]): this program fetches its resources through the
 //! tunnel, or the gateway does. In the second case, the gateway verifies the certificate.
 //!
 //! Each connection of the browser has separate connections to the origin, so that the browser's
@@ -66,10 +66,10 @@ const HELLO_TIME: Duration = Duration::from_secs(3);
 const BUFFER: usize = 64 << 10;
 
 /// Returns the way of a host, in lower case, and a port, if the user has listed them.
-pub type Listed = Box<dyn Fn(&str, u16) -> Option<Rc<OpenedWay>>>;
+pub type Listed = Box<dyn Fn(&str, u16) -> Option<Rc<OpenedStages>>>;
 
 /// The way of the exchanges of opened hosts.
-pub struct OpenedWay {
+pub struct OpenedStages {
     /// The connections to origins.
     pub origins: Rc<dyn VerifiedOrigins>,
     /// The stage that receives the exchanges.
@@ -167,7 +167,7 @@ impl Stage for OpenedHosts {
 /// A place among the connections that may be open at once, for a connection that may be opened.
 struct OpenedPlace {
     state: Rc<OpenedState>,
-    way: Rc<OpenedWay>,
+    way: Rc<OpenedStages>,
     connection: OpenedConnection,
 }
 

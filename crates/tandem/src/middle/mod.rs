@@ -23,7 +23,7 @@
 //! - [`announce`] announces a reverse gateway, and [`discovery`] tries the gateways that sites
 //!   announce.
 //! - [`submit`] takes anonymous submissions, and `issuer` issues tokens for them.
-//! - [`opened`] lets the gateway fetch HTTPS of listed hosts, by the consent of both ends.
+//! - [`entrusted`] lets the gateway fetch HTTPS of listed hosts, by the consent of both ends.
 //! - [`pushed`] takes pushes at the client, [`preflights`] answers preflights of scripts, and
 //!   [`loads`] measures page loads.
 
@@ -37,6 +37,7 @@ pub mod continued;
 pub mod decoding_memory;
 pub mod decompress;
 pub mod discovery;
+pub mod entrusted;
 pub mod exchange_metrics;
 pub mod hops;
 pub mod isolate;
@@ -45,7 +46,6 @@ pub mod issuer;
 pub mod loads;
 mod logins;
 pub mod max_forwards;
-pub mod opened;
 pub mod pair_fields;
 pub mod preflights;
 pub mod push;

@@ -18,8 +18,8 @@ pub struct Lane {
     pub stage: Rc<dyn Stage>,
     /// The sessions that exchanges of the route take.
     pub sessions: Rc<dyn SessionPool>,
-    /// The stage that takes the rests of downloads which began before a reload, if there is one.
-    pub rests: Option<Rc<dyn Stage>>,
+    /// The stage that continues downloads which began before a reload, if there is one.
+    pub continuing: Option<Rc<dyn Stage>>,
 }
 
 /// The stage that chooses a route.
@@ -57,9 +57,9 @@ impl Routes {
         self
     }
 
-    /// Returns the stage that takes the rests of downloads from a host, if there is one.
-    pub fn rests_of(&self, authority: &str) -> Option<&Rc<dyn Stage>> {
-        self.lane(authority).rests.as_ref()
+    /// Returns the stage that continues downloads from a host, if there is one.
+    pub fn continuing_for(&self, authority: &str) -> Option<&Rc<dyn Stage>> {
+        self.lane(authority).continuing.as_ref()
     }
 
     fn lane(&self, authority: &str) -> &Lane {
@@ -172,7 +172,7 @@ mod tests {
         Lane {
             stage: Rc::new(answer),
             sessions: Rc::new(NoSessions { refusal: None }),
-            rests: None,
+            continuing: None,
         }
     }
 

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_key_has_a_session_until_it_rests() {
+    async fn each_key_has_a_session_until_it_is_idle() {
         in_local(async {
             let to = ToSolo(pool(9));
             let http = |user: &'static str| asked(&to, user, Scheme::Http, "a.test");
@@ -441,13 +441,13 @@ mod tests {
     async fn key_of_an_ended_session_is_known() {
         in_local(async {
             let to = ToSolo(pool(2));
-            assert!(is_first(&to, "rested").await);
+            assert!(is_first(&to, "idle").await);
             tokio::time::sleep(2 * IDLE).await;
             for user in ["new", "newer", "newest"] {
                 assert!(is_first(&to, user).await, "{user}");
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
-            assert!(!is_first(&to, "rested").await && !is_first(&to, "new").await);
+            assert!(!is_first(&to, "idle").await && !is_first(&to, "new").await);
         })
         .await;
     }

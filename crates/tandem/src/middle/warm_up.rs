@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
     use crate::exchange::Peer;
-    use crate::middle::opened::probe;
+    use crate::middle::entrusted::probe;
     use crate::warm_up::{measuring, request};
 
     fn exchange(bytes: u64) -> Exchange {

@@ -22,7 +22,7 @@ use crate::config::{BridgeConfig, ConfigError};
 use crate::connections::Connection;
 use crate::endpoint::{Endpoint, SessionKind};
 use crate::exchange::{Exchange, Peer};
-use crate::middle::opened::Permission;
+use crate::middle::entrusted::Permission;
 use crate::middle::pair_fields::{Edge, PairFields};
 use crate::middle::via::AddVia;
 use crate::middle::websocket::{WebSocketKey, WebSocketProof};

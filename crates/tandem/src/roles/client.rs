@@ -21,7 +21,7 @@ use crate::front::udp::UdpLimits;
 use crate::front::{Front, ListenerProtocol};
 use crate::middle::cache::KeyedCache;
 use crate::middle::connection_logins::ConnectionLogins;
-use crate::middle::continued::after_reload::Rests;
+use crate::middle::continued::after_reload::Continuing;
 use crate::middle::isolate::Isolate;
 use crate::middle::max_forwards::MaxForwards;
 use crate::middle::pair_fields::{Edge, PairFields};
@@ -115,7 +115,7 @@ impl Role for ClientConfig {
         };
         let fronts = self.fronts(listening, &parts)?;
         let after_reload = lanes.shared.after_reload;
-        let rests = Rests {
+        let continuing = Continuing {
             routes,
             after_reload: after_reload.clone(),
         };
@@ -124,7 +124,7 @@ impl Role for ClientConfig {
         Ok(Built {
             fronts,
             connections,
-            rests: Some(Rc::new(rests)),
+            continuing: Some(Rc::new(continuing)),
             after_reload,
             dialled: Box::new(move || {
                 let mut sessions: Vec<_> = pools.iter().flat_map(|pool| pool.status()).collect();

@@ -243,7 +243,7 @@ impl SiteLanes {
                 after_reload: self.shared.after_reload.clone(),
             }),
             sessions: to_gateway,
-            rests: None,
+            continuing: None,
         };
         let owned = Owned(pool);
         Ok(SiteLane {

@@ -35,8 +35,8 @@ use crate::journal::saving::LoadTimes;
 use crate::journal::{Problems, RouteEntry};
 use crate::middle::continued::after_reload::AfterReload;
 use crate::middle::decoding_memory::DecodingMemory;
+use crate::middle::entrusted::{Entrust, Entrusted};
 use crate::middle::exchange_metrics::ExchangeMetrics;
-use crate::middle::opened::{Entrust, Entrusted};
 use crate::middle::pair_fields::{Edge, PairFields};
 use crate::middle::push::NoPush;
 use crate::middle::routes::{Lane, NoSessions, Routes, no_route, onion_without_route};
@@ -94,7 +94,7 @@ impl ClientConfig {
         let (mut lanes, mut pools) = (Vec::new(), Vec::new());
         for route in &self.routes {
             let pool = far.pool(&route.gateways, fallback.clone(), &problems, renewals)?;
-            let times = journal.load_times(&self.way(&route.gateways));
+            let times = journal.load_times(&self.destination(&route.gateways));
             let number = Some(lanes.len());
             let entrust =
                 entrusted.map(|hosts| self.entrust(hosts, number, &route.gateways, &pool));
@@ -109,7 +109,7 @@ impl ClientConfig {
                 let visits = services.visits().map(|file| file.visits().clone());
                 let sessions = self.solo_sessions(options, visits)?;
                 solo = Some(Rc::clone(&sessions));
-                let times = journal.load_times(&self.way(&[]));
+                let times = journal.load_times(&self.destination(&[]));
                 self.solo_lane(sessions, times, &shared)
             } else {
                 lane_without_gateway(fallback, no_route)
@@ -129,7 +129,7 @@ impl ClientConfig {
             if self.preconnect {
                 pool.preconnect(self.warm_up);
             }
-            let times = journal.load_times(&self.way(&self.gateways));
+            let times = journal.load_times(&self.destination(&self.gateways));
             let entrust = entrusted.map(|hosts| self.entrust(hosts, None, &self.gateways, &pool));
             let digest = kept_digest(services, &self.gateways)?;
             let lane = self.lane(&pool, times, &shared, entrust, digest);
@@ -141,7 +141,10 @@ impl ClientConfig {
             let served = self.default_hosts();
             routes = routes.with_apart(Box::new(move |host| !served.contains(host)), lane);
         }
-        let shown = self.ways().into_iter().chain(self.opened_ways());
+        let shown = self
+            .destinations()
+            .into_iter()
+            .chain(self.opened_destinations());
         let shown = shown.map(|(hosts, way)| RouteEntry { hosts, way });
         journal.configure(problems, shown.collect());
         Ok(Lanes {
@@ -167,7 +170,7 @@ impl ClientConfig {
             Some(entrust) => Rc::new(entrust),
         };
         let next = self.decompressing(&shared.coding, next);
-        let rests = Rc::clone(&next);
+        let continuing = Rc::clone(&next);
         let counted = self.counted(self.with_pushes(PushLane {
             sessions: Rc::clone(&to_gateway) as _,
             next,
@@ -189,7 +192,7 @@ impl ClientConfig {
         Lane {
             stage,
             sessions: to_gateway,
-            rests: Some(rests),
+            continuing: Some(continuing),
         }
     }
 
@@ -237,7 +240,7 @@ impl ClientConfig {
                 after_reload: shared.after_reload.clone(),
             }),
             sessions: to_solo,
-            rests: None,
+            continuing: None,
         }
     }
 
@@ -311,7 +314,7 @@ fn lane_without_gateway(fallback: Option<Rc<dyn Stage>>, error: fn() -> Error) -
     Lane {
         stage: Rc::new(NoPush { next }),
         sessions: Rc::new(NoSessions { refusal }),
-        rests: None,
+        continuing: None,
     }
 }
 

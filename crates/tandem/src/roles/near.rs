@@ -20,9 +20,9 @@ use crate::exchange::Peer;
 use crate::front::NewStage;
 use crate::middle::auth::Auth;
 use crate::middle::continued::after_reload::AfterReload;
+use crate::middle::entrusted::{Consent, Permission};
 use crate::middle::exchange_metrics::ExchangeMetrics;
 use crate::middle::max_forwards::MaxForwards;
-use crate::middle::opened::{Consent, Permission};
 use crate::middle::track::Track;
 use crate::path::Facts;
 use crate::role_name::RoleName;
@@ -120,7 +120,7 @@ impl NearConfig {
             connections,
             dialled: Box::new(Vec::new),
             on_drain: Box::new(|| {}),
-            rests: None,
+            continuing: None,
             after_reload: AfterReload::default(),
         })
     }

@@ -33,12 +33,12 @@ use crate::endpoint::join_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part};
 use crate::front::opened::{
-    OpenedConnection, OpenedHosts, OpenedWay, Opening, ProxyConnections, RememberedHosts, VERIFIED,
-    VerifiedOrigins,
+    OpenedConnection, OpenedHosts, OpenedStages, Opening, ProxyConnections, RememberedHosts,
+    VERIFIED, VerifiedOrigins,
 };
 use crate::journal::Journal;
+use crate::middle::entrusted::{Entrusted, is_consenting, probe};
 use crate::middle::exchange_metrics::ExchangeMetrics;
-use crate::middle::opened::{Entrusted, is_consenting, probe};
 use crate::middle::pair_fields::{Edge, PairFields};
 use crate::middle::record::Record;
 use crate::middle::routes::Routes;
@@ -106,14 +106,14 @@ impl ClientConfig {
         let tunnels: Rc<dyn Dial> = tunnels;
         let discovering =
             self.discovering_opened(open, lane, &origins, &tunnels, parts.site_lanes)?;
-        let local = Rc::new(OpenedWay {
+        let local = Rc::new(OpenedStages {
             inside: self.inside(discovering, parts.services.journal()),
             origins: Rc::new(Origins {
                 is_shared: open.early == EarlyRequests::Shared,
                 origins,
             }),
         });
-        let at_gateway = Rc::new(OpenedWay {
+        let at_gateway = Rc::new(OpenedStages {
             inside: Rc::new(WebSocketKey {
                 next: Rc::clone(parts.next),
             }),
@@ -168,7 +168,7 @@ impl ClientConfig {
     fn verify_ahead(
         &self,
         open: &OpenedHttps,
-        at_gateway: &Rc<OpenedWay>,
+        at_gateway: &Rc<OpenedStages>,
         numbers: &SessionNumbers,
     ) {
         let named = open.named_at_gateway().into_iter();

@@ -92,7 +92,7 @@ impl<F: Fn(&Endpoint) -> Parts + Send + Sync> Role for OneListener<F> {
             connections,
             dialled: Box::new(Vec::new),
             on_drain: Box::new(|| {}),
-            rests: None,
+            continuing: None,
             after_reload: AfterReload::default(),
         })
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! TCP reports nothing if the address of this machine has changed, or if a translator has forgotten
-//! the connection. A connection that has stalled may also be one whose path rests for some seconds.
+//! the connection. The path of a stalled connection may also be interrupted for some seconds only.
 //! So the old session stays until the other one has answered, and exchanges that cannot move stay
 //! on it. All exchanges of a session share the other one.
 //!

@@ -10,11 +10,11 @@
 //! further probes of the silent session have had no answer. All exchanges of a key share the check.
 //! An exchange whose response has begun stays, because the path may come back, unless its reader
 //! can request the rest. The session is only doubted then: two more probes decide whether it takes
-//! requests again, or is broken and rests. A gap of half a second, as between satellites, thus ends
+//! requests again, or is broken and suspended. A gap of half a second, as between satellites, thus ends
 //! no session. A session that is doubted for the third time within a minute is broken too.
 //!
 //! The last exchange that waits closes a refuge that none of them needed. A network may forget the
-//! address of a session that rests, so that such a session says nothing about its way.
+//! address of an idle session, so that such a session says nothing about its way.
 //!
 //! Before a session is established, its first datagrams may be lost. Requests move to the refuge
 //! then, and [`observe`](super::choice::observe) decides whether the way works.
@@ -47,7 +47,7 @@ pub(super) const DOUBT_MEMORY: Duration = Duration::from_secs(60);
 /// The refuges that one check tries. Each of them replaces one that leads nowhere.
 const ATTEMPTS: usize = 3;
 /// The shortest and the longest wait for the answer of an open refuge, which has three of its first
-/// round trips. These are the limits for a session that has rested, too.
+/// round trips. These are the limits for a session that was idle, too.
 const LEAST_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 const MOST_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time between two looks for a datagram on the silent path.
@@ -108,7 +108,7 @@ struct Doubted {
     opened_on: Network,
     /// The refuge, if this session has fallen silent itself.
     silent_beside: Option<usize>,
-    /// True if the session had rested for long, and a network may have forgotten its address.
+    /// True if the session was idle for long, and a network may have forgotten its address.
     had_rested: bool,
 }
 

@@ -100,7 +100,7 @@ fn refusal_names_an_option_of_the_program() {
         };
         for (refused, option) in [
             (Refused::NotPublic, options[0]),
-            (Refused::Near, options[0]),
+            (Refused::OwnNetwork, options[0]),
             (Refused::Port, options[1]),
         ] {
             let text = policy.remedy(refused);
@@ -126,11 +126,11 @@ fn addresses_of_this_machine_need_permission() {
     };
     let policy = Policy::default();
     for (address, refused) in [
-        ("5.6.7.8:80", Some(Refused::Near)),
-        ("[::ffff:5.6.7.8]:443", Some(Refused::Near)),
-        ("[64:ff9b::506:708]:443", Some(Refused::Near)),
-        ("[2002:506:708::1]:443", Some(Refused::Near)),
-        ("[2a02:1234::1]:443", Some(Refused::Near)),
+        ("5.6.7.8:80", Some(Refused::OwnNetwork)),
+        ("[::ffff:5.6.7.8]:443", Some(Refused::OwnNetwork)),
+        ("[64:ff9b::506:708]:443", Some(Refused::OwnNetwork)),
+        ("[2002:506:708::1]:443", Some(Refused::OwnNetwork)),
+        ("[2a02:1234::1]:443", Some(Refused::OwnNetwork)),
         ("5.6.7.9:80", None),
         ("5.6.7.9:81", Some(Refused::Port)),
         ("127.0.0.1:80", Some(Refused::NotPublic)),
@@ -142,7 +142,7 @@ fn addresses_of_this_machine_need_permission() {
         ..policy
     };
     assert_eq!(check(&policy, "5.6.7.8:8080"), None);
-    assert_eq!(check(&policy, "5.6.7.8:80"), Some(Refused::Near));
+    assert_eq!(check(&policy, "5.6.7.8:80"), Some(Refused::OwnNetwork));
 }
 
 #[test]

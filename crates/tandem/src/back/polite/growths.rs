@@ -45,7 +45,7 @@ impl Growths {
     pub(super) fn connections(&self, key: &OriginKey) -> ConnectionLimits {
         let limits = |growth: &Growth| ConnectionLimits {
             most: growth.limit(),
-            ahead: if growth.rests(now()) { 0 } else { FLOOR },
+            ahead: if growth.is_paused(now()) { 0 } else { FLOOR },
         };
         self.of(key, limits).unwrap_or(FLOORS)
     }

@@ -294,7 +294,7 @@ async fn refused_early_request_is_not_repeated() {
         let before = origin.asked.get();
         tokio::time::advance(Duration::from_secs(retry_after - 1)).await;
         load(&polite, 3, true).await;
-        assert_eq!(origin.asked.get(), before, "the origin rests");
+        assert_eq!(origin.asked.get(), before, "growth is paused");
         load(&polite, 1, false).await;
         assert_eq!(origin.asked.get(), before + 1, "the browser decides itself");
         tokio::time::advance(Duration::from_secs(4000)).await;

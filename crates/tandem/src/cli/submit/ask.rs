@@ -8,7 +8,7 @@ use tandem_http::{Fields, Method};
 use tandem_submit::problem::Problem;
 use tandem_submit::submission::{SUBMISSION_SECRET, State as SubmissionState, StateDocument};
 
-use super::network::{Outgoing, Received, Way};
+use super::network::{Destination, Outgoing, Received};
 use super::post::word;
 use super::state::{ClientFiles, JournalEntry, Settings};
 use super::{StateDirectory, print};
@@ -33,7 +33,7 @@ pub(super) async fn states(
 ) -> Result<(), Failure> {
     let state = directory.open()?;
     let settings = state.settings()?;
-    let way = Way::to_gateway(&settings, transports)?;
+    let way = Destination::to_gateway(&settings, transports)?;
     let mut refused = 0;
     for mut entry in state.journal()? {
         if entry.location.is_some() && entry.state == Some(SubmissionState::Accepted) {
@@ -56,7 +56,7 @@ pub(super) async fn states(
 pub(super) async fn answers(args: &AnswersArgs, transports: &Transports) -> Result<(), Failure> {
     let state = args.directory.open()?;
     let settings = state.settings()?;
-    let way = Way::to_gateway(&settings, transports)?;
+    let way = Destination::to_gateway(&settings, transports)?;
     let mut private = std::fs::DirBuilder::new();
     private.recursive(true).mode(0o700).create(&args.output)?;
     let (mut waiting, mut given_up, mut refused) = (0, 0, 0);
@@ -151,7 +151,7 @@ async fn get(
     entry: &JournalEntry,
     end: &str,
     settings: &Settings,
-    way: &Way,
+    way: &Destination,
 ) -> Result<Received, Failure> {
     let location = entry.location.as_deref().unwrap_or_default();
     let path = format!("{location}{end}");

@@ -11,7 +11,7 @@ use tandem_tokens::token::{REQUEST_TYPE, RESPONSE_TYPE};
 
 use super::consistency::{check_challenge, check_key};
 use super::keys::{OwnKeys, is_authenticated};
-use super::network::{Outgoing, Received, Way, isolated};
+use super::network::{Destination, Outgoing, Received, isolated};
 use super::state::{ClientFiles, Settings, UnlinkableSettings};
 use super::{StateDirectory, print};
 use crate::cli::Failure;
@@ -96,7 +96,7 @@ pub(super) async fn enrol(args: &EnrolArgs, transports: &Transports) -> Result<(
             is_new_accepted: args.accept_new_key,
         };
         keys.check_way(&settings, transports)?;
-        let way = Way::to_gateway(&settings, transports)?;
+        let way = Destination::to_gateway(&settings, transports)?;
         challenge(&way, &settings, issuer).await?;
         let (keys, source) = keys.get(&settings, transports).await?;
         settings.unlinkable = Some(UnlinkableSettings {
@@ -159,9 +159,9 @@ async fn fetch(
     let Some(unlinkable) = &settings.unlinkable else {
         return Err("the simple mode needs no tokens: enrol with --issuer".into());
     };
-    let gateway = Way::to_gateway(settings, transports)?;
+    let gateway = Destination::to_gateway(settings, transports)?;
     let (challenge, key) = challenge(&gateway, settings, &unlinkable.issuer).await?;
-    let issuer = Way::to(&unlinkable.issuer, settings.via.as_deref(), transports)?;
+    let issuer = Destination::to(&unlinkable.issuer, settings.via.as_deref(), transports)?;
     // The session of this request never carries the account.
     let published = get(&issuer, directory::PATH, isolated()?).await?;
     check_key(&IssuerDirectory::read(&published.body)?, &key, now())?;
@@ -197,7 +197,7 @@ async fn fetch(
 
 /// Returns the challenge of the gateway for the issuer with this URL, and the issuer's key in it.
 async fn challenge(
-    gateway: &Way,
+    gateway: &Destination,
     settings: &Settings,
     issuer: &str,
 ) -> Result<(TokenChallenge, PublicKey), Failure> {
@@ -231,7 +231,11 @@ fn host(url: &str) -> Result<String, Failure> {
     Ok(Usage::Gateway.parse(url)?.host)
 }
 
-pub(super) async fn get(way: &Way, path: &str, isolation: Isolation) -> Result<Received, Failure> {
+pub(super) async fn get(
+    way: &Destination,
+    path: &str,
+    isolation: Isolation,
+) -> Result<Received, Failure> {
     let request = Outgoing {
         method: Method::Get,
         path,

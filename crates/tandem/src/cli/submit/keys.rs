@@ -18,7 +18,7 @@ use tandem_tokens::sha256;
 
 use super::consistency::{KeptKeys, check_oblivious_keys};
 use super::enrol::get;
-use super::network::{Way, isolated};
+use super::network::{Destination, isolated};
 use super::print;
 use super::state::{KeySource, Settings, UnlinkableSettings};
 use crate::cli::Failure;
@@ -28,24 +28,27 @@ use crate::transport::registry::Transports;
 /// The largest list of keys, in bytes.
 const MAX_LENGTH: u64 = 16 << 10;
 
-/// A way on which the gateway itself gives its key.
+/// The connection over which the gateway itself gives its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KeyWay {
+enum KeyConnection {
     /// The connection to the gateway, which shows its identity.
     Direct,
     /// TLS to the gateway in a tunnel through the relay.
     Tunnel,
 }
 
-/// Returns the way on which the gateway can give its key, if there is one that no other party can
-/// change.
-fn key_way(settings: &Settings, transports: &Transports) -> Result<Option<KeyWay>, Failure> {
+/// Returns the connection over which the gateway can give its key, if there is one that no other
+/// party can change.
+fn key_connection(
+    settings: &Settings,
+    transports: &Transports,
+) -> Result<Option<KeyConnection>, Failure> {
     let gateway = Usage::Gateway.parse(&settings.gateway)?;
     Ok(match &settings.relay {
         // The relay reads what the connection to itself protects.
-        Some(_) => is_encrypted(&gateway, transports)?.then_some(KeyWay::Tunnel),
+        Some(_) => is_encrypted(&gateway, transports)?.then_some(KeyConnection::Tunnel),
         None => is_authenticated(&gateway, settings.via.as_deref(), transports)?
-            .then_some(KeyWay::Direct),
+            .then_some(KeyConnection::Direct),
     })
 }
 
@@ -94,8 +97,8 @@ fn is_trusted(
     unlinkable: &UnlinkableSettings,
     transports: &Transports,
 ) -> Result<bool, Failure> {
-    let way = key_way(settings, transports)?;
-    Ok(unlinkable.key_source.is_some() || way == Some(KeyWay::Direct))
+    let way = key_connection(settings, transports)?;
+    Ok(unlinkable.key_source.is_some() || way == Some(KeyConnection::Direct))
 }
 
 /// The gateway's key, once it may be used.
@@ -115,7 +118,7 @@ impl OwnKeys<'_> {
         settings: &Settings,
         transports: &Transports,
     ) -> Result<(), Failure> {
-        if self.file.is_some() || key_way(settings, transports)?.is_some() {
+        if self.file.is_some() || key_connection(settings, transports)?.is_some() {
             return Ok(());
         }
         Err(
@@ -139,7 +142,7 @@ impl OwnKeys<'_> {
                 (keys.clone(), keys, KeySource::File)
             }
             None => {
-                let way = Way::for_keys(settings, transports)?;
+                let way = Destination::for_keys(settings, transports)?;
                 let (keys, again) = (fetch(&way).await?, fetch(&way).await?);
                 (keys, again, KeySource::Gateway)
             }
@@ -163,7 +166,7 @@ impl OwnKeys<'_> {
 }
 
 /// Gets the list of keys in a separate session.
-async fn fetch(way: &Way) -> Result<Vec<u8>, Failure> {
+async fn fetch(way: &Destination) -> Result<Vec<u8>, Failure> {
     let remedy = |error: Failure| {
         format!("{error}; if no way to the gateway itself is possible, give --oblivious-key")
     };
@@ -221,29 +224,59 @@ mod tests {
     fn keys_come_only_on_ways_that_nobody_can_change() {
         let transports = Transports::default();
         for (gateway, relay, via, expected) in [
-            ("h2+tls://gw.example:443", None, None, Some(KeyWay::Direct)),
-            ("h2+tls://gw.example:443", None, TOR, Some(KeyWay::Direct)),
-            ("h2+tls://gw.example:443", RELAY, None, Some(KeyWay::Tunnel)),
-            ("h2+tls://gw.example:443", RELAY, TOR, Some(KeyWay::Tunnel)),
-            ("h2+tcp://gw.onion:80", None, TOR, Some(KeyWay::Direct)),
+            (
+                "h2+tls://gw.example:443",
+                None,
+                None,
+                Some(KeyConnection::Direct),
+            ),
+            (
+                "h2+tls://gw.example:443",
+                None,
+                TOR,
+                Some(KeyConnection::Direct),
+            ),
+            (
+                "h2+tls://gw.example:443",
+                RELAY,
+                None,
+                Some(KeyConnection::Tunnel),
+            ),
+            (
+                "h2+tls://gw.example:443",
+                RELAY,
+                TOR,
+                Some(KeyConnection::Tunnel),
+            ),
+            (
+                "h2+tcp://gw.onion:80",
+                None,
+                TOR,
+                Some(KeyConnection::Direct),
+            ),
             ("h2+tcp://gw.onion:80", RELAY, TOR, None),
             ("h2+tcp://gw.example:80", None, None, None),
             ("h2+tcp://gw.example:80", None, TOR, None),
             ("h2+tcp://gw.example:80?ip=203.0.113.5", None, None, None),
             ("h2+tcp://203.0.113.5:80", RELAY, None, None),
-            ("h2+tcp://127.0.0.1:80", None, None, Some(KeyWay::Direct)),
+            (
+                "h2+tcp://127.0.0.1:80",
+                None,
+                None,
+                Some(KeyConnection::Direct),
+            ),
             (
                 "h2+tcp://gw.example:80?ip=127.0.0.1",
                 None,
                 None,
-                Some(KeyWay::Direct),
+                Some(KeyConnection::Direct),
             ),
             ("h2+tcp://127.0.0.1:80?ip=203.0.113.5", None, None, None),
             ("h2+tcp://127.0.0.1:80", RELAY, None, None),
             ("h2+tcp://127.0.0.1:80", None, TOR, None),
             ("h2+tcp://192.0.2.80:9980?exit=auto", None, TOR, None),
         ] {
-            let way = key_way(&settings(gateway, relay, via), &transports);
+            let way = key_connection(&settings(gateway, relay, via), &transports);
             assert_eq!(way.expect("a URL"), expected, "{gateway} {relay:?} {via:?}");
         }
     }

@@ -91,8 +91,8 @@ fn printable(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).collect()
 }
 
-/// A path to a host, and the host's name in requests.
-pub(super) struct Way {
+/// The stages that lead to a host, and the host's name in requests.
+pub(super) struct Destination {
     stage: Rc<dyn Stage>,
     /// The first host on the path, for messages.
     hop: String,
@@ -108,7 +108,7 @@ pub(super) struct Outgoing<'a> {
     pub(super) body: Bytes,
 }
 
-impl Way {
+impl Destination {
     /// Returns the path to the host with this URL.
     pub(super) fn to(
         url: &str,

@@ -11,7 +11,7 @@ use tandem_submit::problem::Problem;
 use tandem_submit::submission::{IDEMPOTENCY_KEY, IdempotencyKey, State as SubmissionState};
 use tandem_tokens::sha256;
 
-use super::network::{Outgoing, Received, Way};
+use super::network::{Destination, Outgoing, Received};
 use super::state::{ClientFiles, JournalEntry, Settings, key_of};
 use super::{StateDirectory, print};
 use crate::cli::Failure;
@@ -42,7 +42,7 @@ pub struct PostArgs {
 pub(super) async fn post(args: &PostArgs, transports: &Transports) -> Result<(), Failure> {
     let state = args.directory.open()?;
     let settings = state.settings()?;
-    let way = Way::to_gateway(&settings, transports)?;
+    let way = Destination::to_gateway(&settings, transports)?;
     let mut files = Vec::new();
     for path in &args.paths {
         collect(path, &mut files)?;
@@ -94,7 +94,7 @@ async fn send_file(
     file: &Path,
     state: &ClientFiles,
     settings: &Settings,
-    way: &Way,
+    way: &Destination,
 ) -> Result<String, Failure> {
     let content = Bytes::from(std::fs::read(file)?);
     let digest = URL_SAFE_NO_PAD.encode(sha256(&[&content]));
@@ -172,7 +172,7 @@ async fn send(
     kind: &str,
     content: Bytes,
     settings: &Settings,
-    way: &Way,
+    way: &Destination,
 ) -> Result<Received, Failure> {
     let path = format!("{SUBMISSIONS}{}", entry.path);
     let mut fields = Fields::new();

@@ -54,7 +54,7 @@ impl Scene {
         create(&directory, &opened, SystemTime::now()).expect("an authority");
         let (origins, passed) = (Rc::new(Unreachable::default()), Rc::default());
         let bodies: Rc<RefCell<Vec<Body>>> = Rc::clone(&passed);
-        let way = Rc::new(OpenedWay {
+        let way = Rc::new(OpenedStages {
             origins: Rc::clone(&origins) as _,
             inside: Rc::new(|_| Reply::ready(ResponseHead::new(200), Bytes::new())),
         });

@@ -14,7 +14,7 @@ use crate::stage::Stage;
 /// The end of a configuration. Clones share it.
 #[derive(Clone, Default)]
 pub struct AfterReload {
-    rests: Rc<OnceCell<Rc<dyn Stage>>>,
+    continuing: Rc<OnceCell<Rc<dyn Stage>>>,
     /// True for the lanes of the user's gateways, whose downloads may go on.
     goes_on: bool,
 }
@@ -25,56 +25,56 @@ impl AfterReload {
     #[must_use]
     pub fn going_on(&self) -> Self {
         Self {
-            rests: Rc::clone(&self.rests),
+            continuing: Rc::clone(&self.continuing),
             goes_on: true,
         }
     }
 
-    /// Notes the reload. `rests` is the stage of the next configuration, or `None` if that
+    /// Notes the reload. `continuing` is the stage of the next configuration, or `None` if that
     /// continues no downloads. Only the first call counts.
-    pub fn set(&self, rests: Option<Rc<dyn Stage>>) {
-        let refusing = || Rc::new(|_: Exchange| Reply::fail(no_way())) as Rc<dyn Stage>;
+    pub fn set(&self, continuing: Option<Rc<dyn Stage>>) {
+        let refusing = || Rc::new(|_: Exchange| Reply::fail(no_gateway())) as Rc<dyn Stage>;
         // A configuration is replaced once.
-        let _ = self.rests.set(rests.unwrap_or_else(refusing));
+        let _ = self.continuing.set(continuing.unwrap_or_else(refusing));
     }
 
     /// Sends the request for the rest of a download, to `next` unless there was a reload.
     pub(super) fn ask(&self, exchange: Exchange, next: &Rc<dyn Stage>) -> Reply {
-        match self.rests.get() {
+        match self.continuing.get() {
             None => next.call(exchange),
-            Some(rests) if self.goes_on => rests.call(exchange),
-            Some(_) => Reply::fail(no_way()),
+            Some(continuing) if self.goes_on => continuing.call(exchange),
+            Some(_) => Reply::fail(no_gateway()),
         }
     }
 }
 
 /// Returns the error of a rest for which the new configuration has no gateway. It permits no other
 /// attempt.
-fn no_way() -> Error {
+fn no_gateway() -> Error {
     let detail = "after a reload, no gateway of the client continues this download";
     Error::new(Kind::Unreachable, Side::Local, detail)
 }
 
-/// The stage of a configuration that takes the rests of downloads from before its reload. It goes
-/// on to the lanes behind their own stages of this kind.
-pub struct Rests {
+/// The stage of a configuration that continues downloads from before its reload. It enters the
+/// lanes behind their own stages of this kind.
+pub struct Continuing {
     /// The lanes of the configuration.
     pub routes: Rc<Routes>,
     /// The end of the configuration.
     pub after_reload: AfterReload,
 }
 
-impl Stage for Rests {
+impl Stage for Continuing {
     fn call(&self, exchange: Exchange) -> Reply {
-        if let Some(later) = self.after_reload.rests.get() {
+        if let Some(later) = self.after_reload.continuing.get() {
             return later.call(exchange);
         }
         let request = &exchange.request;
         // The consent to requests over HTTPS belongs to the former configuration.
-        let rests = self.routes.rests_of(&request.authority);
-        match rests.filter(|_| request.scheme == Scheme::Http) {
-            Some(rests) => rests.call(exchange),
-            None => Reply::fail(no_way()),
+        let continuing = self.routes.continuing_for(&request.authority);
+        match continuing.filter(|_| request.scheme == Scheme::Http) {
+            Some(continuing) => continuing.call(exchange),
+            None => Reply::fail(no_gateway()),
         }
     }
 }

@@ -216,7 +216,7 @@ async fn own_range_is_continued_by_a_whole_response() {
 
 /// An origin may announce more bytes than it has.
 #[tokio::test(start_paused = true)]
-async fn download_ends_after_two_rests_without_bytes() {
+async fn download_ends_after_two_requests_without_bytes() {
     let empty = || Answer {
         parts: vec![rest_head(4)],
         end: End::Error(reset()),
@@ -513,9 +513,9 @@ async fn suitable_reply_permits_a_break() {
     }
 }
 
-/// Begins a download that a reload precedes and a break follows. `rests` is the stage of the next
-/// configuration.
-async fn reloaded(goes_on: bool, rests: Option<Rc<dyn Stage>>) -> (Got, usize) {
+/// Begins a download that a reload precedes and a break follows. `continuing` is the stage of the
+/// next configuration.
+async fn reloaded(goes_on: bool, continuing: Option<Rc<dyn Stage>>) -> (Got, usize) {
     let script = Rc::new(Script {
         answers: RefCell::new([first(4)].into()),
         ..Script::default()
@@ -529,7 +529,7 @@ async fn reloaded(goes_on: bool, rests: Option<Rc<dyn Stage>>) -> (Got, usize) {
         },
     };
     let mut reply = stage.call(get());
-    end.set(rests);
+    end.set(continuing);
     let got = read(&mut reply).await;
     (got, script.asked.take().len())
 }
@@ -548,8 +548,8 @@ async fn rest_after_a_reload_goes_by_the_next_configuration() {
 #[tokio::test(start_paused = true)]
 async fn rest_without_a_way_after_a_reload_is_not_requested() {
     let next = Rc::new(Script::default());
-    for (goes_on, rests) in [(true, None), (false, Some(Rc::clone(&next) as _))] {
-        let (got, asked) = reloaded(goes_on, rests).await;
+    for (goes_on, continuing) in [(true, None), (false, Some(Rc::clone(&next) as _))] {
+        let (got, asked) = reloaded(goes_on, continuing).await;
         assert_eq!((got.body, got.error), (FILE[..4].to_vec(), Some(reset())));
         assert_eq!(asked, 1);
     }

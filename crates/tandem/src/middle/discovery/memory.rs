@@ -1,15 +1,15 @@
-//! The memory of announced gateways: a pure state machine. Events go in with their times, and the
-//! way of the next request comes out.
+//! The memory of announced gateways: a pure state machine. Events go in with their times, and
+//! the decision about the next request comes out.
 //!
 //! ```text
 //!              announced            request              tried: works
 //!  (unknown) ───────────▶ Known ───────────▶ Trying ───────────────────▶ Up
 //!      ▲                    ▲                  │ tried: fails              │ failed, closed soon,
 //!      │ idle, a day old    │ announced        ▼                           │ expired or cleared
-//!      └────────────────────┴────────────── Resting ◀──────────────────────┘
+//!      └────────────────────┴───────────── Suspended ◀─────────────────────┘
 //! ```
 //!
-//! A site in state `Trying` is never forgotten, and a gateway that was in use rests after its end.
+//! A site in state `Trying` is never forgotten. A gateway that was in use is suspended after its end.
 //! Therefore a site cannot start trials faster by withdrawing and repeating its announcement.
 //!
 //! Each isolation key has a separate memory. Therefore an announcement that one key received never
@@ -38,7 +38,7 @@ pub const MAX_TRIALS_OF_KEY: usize = 2;
 /// The largest number of trials under way.
 pub const MAX_TRIALS: usize = 16;
 
-/// The number of exchanges in a row that a gateway may fail before it rests.
+/// The number of exchanges in a row that a gateway may fail before it is suspended.
 pub const MAX_MISSES: u32 = 3;
 
 /// The longest time for which a site is remembered after its first announcement, even if it repeats
@@ -48,12 +48,11 @@ pub const MAX_AGE: Duration = MAX_LIFETIME;
 /// The time without a request after which a site is forgotten.
 pub const IDLE: Duration = Duration::from_secs(600);
 
-/// The time for which a gateway is left alone after its first failure. Each further failure doubles
-/// it.
-pub const FIRST_REST: Duration = Duration::from_secs(30);
+/// The suspension of a gateway after its first failure. Each further failure doubles it.
+pub const FIRST_SUSPENSION: Duration = Duration::from_secs(30);
 
-/// The longest such time.
-pub const LONGEST_REST: Duration = Duration::from_secs(3600);
+/// The longest suspension.
+pub const LONGEST_SUSPENSION: Duration = Duration::from_secs(3600);
 
 /// The time after which a gateway counts as one that works. Earlier closes are failures, and
 /// earlier failures are remembered.
@@ -116,7 +115,7 @@ enum GatewayState<L> {
         has_page: bool,
     },
     /// The site has no gateway that may be used. An announcement counts after this time.
-    Resting {
+    Suspended {
         until: Instant,
     },
 }
@@ -132,7 +131,7 @@ impl<L> GatewayState<L> {
     fn offer(&self) -> Option<&Offer> {
         match self {
             Self::Known(offer) | Self::Trying(offer, _) | Self::Up { offer, .. } => Some(offer),
-            Self::Resting { .. } => None,
+            Self::Suspended { .. } => None,
         }
     }
 }
@@ -158,8 +157,8 @@ impl<L> GatewayEntry<L> {
             && match self.state {
                 GatewayState::Known(_) => true,
                 GatewayState::Trying(..) => false,
-                GatewayState::Up { .. } => now.duration_since(self.used) >= FIRST_REST,
-                GatewayState::Resting { until } => until <= now,
+                GatewayState::Up { .. } => now.duration_since(self.used) >= FIRST_SUSPENSION,
+                GatewayState::Suspended { until } => until <= now,
             }
     }
 }
@@ -195,7 +194,7 @@ impl<L: Clone> Memory<L> {
             return Decision::Direct;
         }
         match &entry.state {
-            GatewayState::Trying(..) | GatewayState::Resting { .. } => return Decision::Direct,
+            GatewayState::Trying(..) | GatewayState::Suspended { .. } => return Decision::Direct,
             GatewayState::Known(_) => {}
             GatewayState::Up {
                 gateway,
@@ -245,7 +244,7 @@ impl<L: Clone> Memory<L> {
     }
 
     /// Notes the announcement in a response. While a gateway is in use, only its own ways are
-    /// renewed. A failed one is left alone until its rest is over.
+    /// renewed. A failed one is not tried until its suspension is over.
     pub fn announced(&mut self, key: &SiteOfKey, announced: &[AnnouncedWay], now: Instant) {
         let lifetime = announced.iter().map(|way| way.lifetime).min();
         let Some(lifetime) = lifetime else { return };
@@ -274,25 +273,26 @@ impl<L: Clone> Memory<L> {
             {
                 *offer = new;
             }
-            GatewayState::Resting { until } if *until <= now => {
+            GatewayState::Suspended { until } if *until <= now => {
                 entry.state = GatewayState::Known(new)
             }
-            GatewayState::Trying(..) | GatewayState::Up { .. } | GatewayState::Resting { .. } => {}
+            GatewayState::Trying(..) | GatewayState::Up { .. } | GatewayState::Suspended { .. } => {
+            }
         }
     }
 
     /// Ends the announcement of a site, and keeps its failures and its trial. A gateway that was in
-    /// use rests, so that another announcement does not try it at once.
+    /// use is suspended, so that another announcement does not try it at once.
     pub fn withdraw(&mut self, key: &SiteOfKey, now: Instant) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
         match &mut entry.state {
             GatewayState::Trying(offer, _) => offer.expires = offer.expires.min(now),
-            GatewayState::Up { .. } => self.rest(key, FIRST_REST, now),
+            GatewayState::Up { .. } => self.suspend(key, FIRST_SUSPENSION, now),
             GatewayState::Known(_) if entry.failures == 0 => self.forget(key),
-            GatewayState::Known(_) => self.rest(key, Duration::ZERO, now),
-            GatewayState::Resting { .. } => {}
+            GatewayState::Known(_) => self.suspend(key, Duration::ZERO, now),
+            GatewayState::Suspended { .. } => {}
         }
     }
 
@@ -311,7 +311,7 @@ impl<L: Clone> Memory<L> {
             None => self.fail(key, now),
             Some(gateway) if offer.expires <= now => {
                 self.dropped.push(gateway);
-                self.rest(key, FIRST_REST, now);
+                self.suspend(key, FIRST_SUSPENSION, now);
             }
             Some(gateway) => {
                 let since = now;
@@ -433,12 +433,14 @@ impl<L: Clone> Memory<L> {
         };
         let doublings = entry.failures.min(16);
         entry.failures = entry.failures.saturating_add(1);
-        let rest = FIRST_REST.saturating_mul(1 << doublings).min(LONGEST_REST);
-        self.rest(key, rest, now);
+        let suspension = FIRST_SUSPENSION
+            .saturating_mul(1 << doublings)
+            .min(LONGEST_SUSPENSION);
+        self.suspend(key, suspension, now);
     }
 
-    fn rest(&mut self, key: &SiteOfKey, time: Duration, now: Instant) {
-        self.replace(key, GatewayState::Resting { until: now + time });
+    fn suspend(&mut self, key: &SiteOfKey, time: Duration, now: Instant) {
+        self.replace(key, GatewayState::Suspended { until: now + time });
     }
 
     fn replace(&mut self, key: &SiteOfKey, state: GatewayState<L>) {

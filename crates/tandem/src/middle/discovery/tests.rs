@@ -126,7 +126,7 @@ impl Client {
                     is_awake: of_pool.clone(),
                     ..OneSession::default()
                 }),
-                rests: None,
+                continuing: None,
             };
             Some(SiteLane {
                 lane,
@@ -197,7 +197,7 @@ async fn outcome(gateway: Gateway, method: Method) -> (u16, bool, bool) {
         client.discover().await;
         let (status, body, error) = client.send(method).await;
         assert_eq!(client.served.get(), 1);
-        // The gateway rests, and the next request goes on without it.
+        // The gateway is suspended, and the next request goes on without it.
         if client.discovery.memory.borrow().gateways().count() == 0 {
             assert_eq!(client.send(Method::Post).await.1, whole());
             assert_eq!(client.served.get(), 1);
@@ -208,7 +208,7 @@ async fn outcome(gateway: Gateway, method: Method) -> (u16, bool, bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn resources_go_the_way_of_their_document() {
+async fn resources_use_the_gateway_of_their_document() {
     let page = ("accept", "text/html,*/*;q=0.8");
     let resources = [("referer", "http://a.onion/"), ("sec-fetch-dest", "image")];
     let local = tokio::task::LocalSet::new();
@@ -319,7 +319,7 @@ async fn trial_uses_the_ways_in_their_order() {
         let lane = Lane {
             stage: Rc::new(stage),
             sessions: Rc::new(OneSession::default()),
-            rests: None,
+            continuing: None,
         };
         Rc::new(SiteLane {
             lane,
@@ -354,7 +354,7 @@ async fn trial_ends_with_the_connection_of_its_part() {
                 lane: Lane {
                     stage: Rc::new(|_: Exchange| Reply::fail(reset(Retry::Never))),
                     sessions: Rc::new(OneSession::default()),
-                    rests: None,
+                    continuing: None,
                 },
                 prepare: Box::new(move |_| {
                     let dial = Rc::clone(&dialled);

@@ -204,14 +204,14 @@ fn throttled_way_is_left_and_used_again_later() {
         for _ in 0..20 {
             assert_eq!(way_after(&pool, 5, &udp).await, "tcp");
         }
-        // The first rest ends. UDP is compared again, and is still slow.
+        // The first suspension ends. UDP is compared again, and is still slow.
         let before = udp.filler.get();
         for _ in 0..60 {
             assert_eq!(way_after(&pool, 5, &udp).await, "tcp");
         }
         assert!(udp.filler.get() > before, "it was compared");
         udp.rate.set(20.0 * MBIT);
-        assert_eq!(way_after(&pool, 5, &udp).await, "tcp", "it rests");
+        assert_eq!(way_after(&pool, 5, &udp).await, "tcp", "it is suspended");
         let mut ways = Vec::new();
         for _ in 0..130 {
             ways.push(way_after(&pool, 5, &udp).await);
@@ -240,7 +240,7 @@ fn slow_path_keeps_its_way_and_is_compared_seldom() {
     });
 }
 
-/// Makes a pool leave a way that is throttled, and waits until its first rest is over.
+/// Makes a pool leave a way that is throttled, and waits until its first suspension is over.
 async fn throttled() -> (Rc<Gateways>, Rc<Way>, Rc<Way>) {
     let (udp, tcp) = (Way::new(0.25 * MBIT), Way::new(20.0 * MBIT));
     let pool = pool(&udp, &tcp);
@@ -280,7 +280,7 @@ fn way_returns_after_an_undecided_comparison() {
         assert_eq!(way_after(&pool, 0, &udp).await, "tcp");
         udp.is_old.set(false);
         tcp.is_old.set(false);
-        assert_eq!(way_after(&pool, 100, &udp).await, "tcp", "it rests");
+        assert_eq!(way_after(&pool, 100, &udp).await, "tcp", "it is suspended");
         let ways = [
             way_after(&pool, 3600, &udp).await,
             way_after(&pool, 5, &udp).await,

@@ -103,7 +103,7 @@ fn part_of_a_key_ends_with_its_connection() {
 fn failed_gateway_rests_for_longer_each_time() {
     let (mut memory, mut now) = (Memory::new(MAX_SITES), Instant::now());
     let key = key("u", "a.onion");
-    let mut rests = Vec::new();
+    let mut suspensions = Vec::new();
     for _ in 0..9 {
         let trial = begin(&mut memory, &key, now);
         memory.tried(&key, trial, None, now);
@@ -113,15 +113,15 @@ fn failed_gateway_rests_for_longer_each_time() {
             memory.announced(&key, &way(1, HOUR), now);
             memory.sweep(now);
         }
-        rests.push(now.duration_since(begun).as_secs());
+        suspensions.push(now.duration_since(begun).as_secs());
         let trial = memory.trials;
         // This failure counts too.
         memory.tried(&key, trial, Some(1), now);
         assert!(memory.refused(&key, trial, now) && !memory.refused(&key, trial, now));
-        now += LONGEST_REST;
+        now += LONGEST_SUSPENSION;
     }
-    assert_eq!(rests[..3], [30, 120, 480]);
-    assert_eq!(rests[8], LONGEST_REST.as_secs());
+    assert_eq!(suspensions[..3], [30, 120, 480]);
+    assert_eq!(suspensions[8], LONGEST_SUSPENSION.as_secs());
     assert_eq!(memory.take_dropped().len(), 9);
 }
 
@@ -131,15 +131,15 @@ fn lasting_gateway_begins_without_failures() {
     let key = key("u", "a.onion");
     let trial = begin(&mut memory, &key, now);
     memory.tried(&key, trial, None, now);
-    let later = now + FIRST_REST;
+    let later = now + FIRST_SUSPENSION;
     let trial = begin(&mut memory, &key, later);
     memory.tried(&key, trial, Some(7), later);
     // A session that closes at once is a failure.
     assert_eq!(memory.request(&key, later, |_| false), Decision::Direct);
-    memory.announced(&key, &way(1, HOUR), later + FIRST_REST);
-    let soon = later + FIRST_REST;
+    memory.announced(&key, &way(1, HOUR), later + FIRST_SUSPENSION);
+    let soon = later + FIRST_SUSPENSION;
     assert_eq!(memory.request(&key, soon, |_| true), Decision::Direct);
-    let later = later + 2 * FIRST_REST;
+    let later = later + 2 * FIRST_SUSPENSION;
     let trial = begin(&mut memory, &key, later);
     memory.tried(&key, trial, Some(8), later);
     let lasted = later + PROBATION;
@@ -152,10 +152,10 @@ fn lasting_gateway_begins_without_failures() {
         panic!("no trial");
     };
     memory.tried(&key, next, None, lasted);
-    let rested = lasted + FIRST_REST;
-    memory.announced(&key, &way(1, HOUR), rested);
+    let retried = lasted + FIRST_SUSPENSION;
+    memory.announced(&key, &way(1, HOUR), retried);
     assert!(matches!(
-        memory.request(&key, rested, |_| false),
+        memory.request(&key, retried, |_| false),
         Decision::Try(..)
     ));
     assert_eq!(memory.take_dropped(), [7, 8]);
@@ -214,7 +214,7 @@ fn withdrawn_gateway_is_not_used_after_its_trial() {
     assert_eq!(memory.take_dropped(), [7]);
     assert_eq!(memory.request(&key, now, |_| true), Decision::Direct);
     // The same announcement counts again.
-    let later = now + FIRST_REST;
+    let later = now + FIRST_SUSPENSION;
     let trial = begin(&mut memory, &key, later);
     memory.withdraw(&key, later);
     memory.announced(&key, &way(1, HOUR), later);
@@ -259,7 +259,7 @@ fn failures_survive_withdrawals() {
         let trial = begin(&mut memory, &key, now);
         memory.tried(&key, trial, None, now);
         memory.withdraw(&key, now);
-        now += FIRST_REST * (1 << (failures - 1));
+        now += FIRST_SUSPENSION * (1 << (failures - 1));
         memory.announced(&key, &way(1, second), now);
         memory.withdraw(&key, now);
         memory.announced(&key, &way(1, second), now);
@@ -277,7 +277,7 @@ fn sites_of_a_key_cannot_repeat_trials_in_turn() {
         let trial = begin(&mut memory, &site(number), now);
         memory.tried(&site(number), trial, (number == 0).then_some(7), now);
     }
-    let later = now + FIRST_REST - Duration::from_secs(1);
+    let later = now + FIRST_SUSPENSION - Duration::from_secs(1);
     for number in 0..40 {
         memory.announced(&site(number), &way(1, HOUR), later);
         let decision = memory.request(&site(number), later, |_| true);
@@ -339,11 +339,11 @@ fn renewed_announcement_ends_after_a_day() {
 }
 
 #[test]
-fn resting_site_is_forgotten_when_idle() {
+fn suspended_site_is_forgotten_when_idle() {
     let (mut memory, mut now) = (Memory::<u32>::new(MAX_SITES), Instant::now());
     let key = key("u", "a.onion");
     for _ in 0..6 {
-        now += LONGEST_REST;
+        now += LONGEST_SUSPENSION;
         let trial = begin(&mut memory, &key, now);
         memory.tried(&key, trial, None, now);
     }

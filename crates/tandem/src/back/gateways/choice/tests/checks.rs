@@ -134,7 +134,7 @@ fn third_doubt_ends_a_session_of_a_failed_way() {
     });
 }
 
-/// A network forgets the address of a session that rests. The way may work nevertheless.
+/// A network forgets the address of an idle session. The way may work nevertheless.
 #[test]
 fn rested_session_does_not_break_its_way() {
     run(async {

@@ -32,7 +32,7 @@ static NETWORKS: Mutex<Networks> = Mutex::new(Networks {
 });
 
 /// Returns true if an address belongs to this machine or to a network of its interfaces.
-pub(super) fn is_near(ip: IpAddr) -> bool {
+pub(super) fn contain(ip: IpAddr) -> bool {
     // Other threads use the old list meanwhile.
     if networks().must_read(Instant::now()) {
         let found = read();
@@ -45,7 +45,7 @@ pub(super) fn is_near(ip: IpAddr) -> bool {
 
 /// Reads the networks for the first time, so that a machine without descriptors finds a list.
 pub(super) fn prepare() {
-    is_near(IpAddr::from([127, 0, 0, 1]));
+    contain(IpAddr::from([127, 0, 0, 1]));
 }
 
 fn networks() -> MutexGuard<'static, Networks> {
@@ -168,11 +168,11 @@ mod tests {
     }
 
     #[test]
-    fn own_address_is_near() {
+    fn own_address_is_in_own_networks() {
         for address in ["127.0.0.1", "127.9.9.9", "::1"] {
-            assert!(is_near(ip(address)), "{address}");
+            assert!(contain(ip(address)), "{address}");
         }
-        assert!(!is_near(ip("192.0.66.1")));
+        assert!(!contain(ip("192.0.66.1")));
     }
 
     #[test]

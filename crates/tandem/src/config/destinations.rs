@@ -1,4 +1,4 @@
-//! The ways of a client's requests in words, for `tandem explain` and the dashboard.
+//! The destinations of a client's requests in words, for `tandem explain` and the dashboard.
 
 use super::ClientConfig;
 use super::client::{Fallback, SoloMode};
@@ -68,16 +68,17 @@ impl ClientConfig {
         self.via.is_some() && !self.gateways.is_empty()
     }
 
-    /// Describes the way of requests for onion services that the default gateways do not serve.
-    pub fn way_to_onions(&self) -> String {
+    /// Describes the destination of requests for onion services that the default gateways do not
+    /// serve.
+    pub fn destination_of_onions(&self) -> String {
         match self.fallback {
-            Fallback::Via => self.way(&[]),
+            Fallback::Via => self.destination(&[]),
             Fallback::None => format!("none: requests fail; {ONION_REMEDY}"),
         }
     }
 
-    /// Describes the way of requests to these gateways.
-    pub fn way(&self, gateways: &[GatewayEndpoint]) -> String {
+    /// Describes the destination of requests to these gateways.
+    pub fn destination(&self, gateways: &[GatewayEndpoint]) -> String {
         let through = self
             .via
             .as_ref()
@@ -101,7 +102,7 @@ impl ClientConfig {
     }
 
     /// Returns the hosts with opened HTTPS of each level, and a description of it.
-    pub fn opened_ways(&self) -> Vec<(String, String)> {
+    pub fn opened_destinations(&self) -> Vec<(String, String)> {
         let Some(open) = &self.open else {
             return Vec::new();
         };
@@ -110,34 +111,37 @@ impl ClientConfig {
             "opened on this machine and fetched by the gateway of its route, which reads it";
         let levels = [(&open.hosts, local), (&open.at_gateway, gateway)];
         let used = levels.into_iter().filter(|(hosts, _)| !hosts.is_empty());
-        used.map(|(hosts, way)| {
+        used.map(|(hosts, description)| {
             let names: Vec<_> = hosts.iter().map(ToString::to_string).collect();
-            (format!("HTTPS of {}", names.join(", ")), way.to_owned())
+            (
+                format!("HTTPS of {}", names.join(", ")),
+                description.to_owned(),
+            )
         })
         .collect()
     }
 
-    /// Returns the hosts and the way of each route, most specific first. The last one covers all
-    /// other hosts.
-    pub fn ways(&self) -> Vec<(String, String)> {
+    /// Returns the hosts and the destination of each route, most specific first. The last one
+    /// covers all other hosts.
+    pub fn destinations(&self) -> Vec<(String, String)> {
         let entries = self.route_map.entries().iter();
-        let mut ways: Vec<_> = entries
+        let mut shown: Vec<_> = entries
             .filter_map(|(hosts, number)| Some((hosts.to_string(), self.routes.get(*number)?)))
-            .map(|(hosts, route)| (hosts, self.way(&route.gateways)))
+            .map(|(hosts, route)| (hosts, self.destination(&route.gateways)))
             .collect();
         if self.discover {
-            ways.push((ONIONS.to_owned(), OWN_GATEWAYS.to_owned()));
+            shown.push((ONIONS.to_owned(), OWN_GATEWAYS.to_owned()));
         }
         let has_onion_route = self.route_map.find("any.onion").is_some();
         if self.keeps_onions_apart() && !has_onion_route {
-            ways.push((APART.to_owned(), self.way_to_onions()));
+            shown.push((APART.to_owned(), self.destination_of_onions()));
         }
-        let rest = if ways.is_empty() {
+        let rest = if shown.is_empty() {
             "all hosts"
         } else {
             "all other hosts"
         };
-        ways.push((rest.to_owned(), self.way(&self.gateways)));
-        ways
+        shown.push((rest.to_owned(), self.destination(&self.gateways)));
+        shown
     }
 }
