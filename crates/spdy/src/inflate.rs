@@ -1,8 +1,8 @@
 //! An inflater of header blocks: one zlib stream (RFC 1950, RFC 1951) for the life of a session.
 //!
 //! An inflater needs about 40 KiB of memory. Between two blocks, later blocks can refer only to the
-//! latest output, as far back as the peer's window. [`Inflate::release`] keeps that text and frees the
-//! inflater. The next block then begins a raw deflate stream, and the text is its dictionary.
+//! latest output, as far back as the peer's window. [`Inflate::release`] keeps that text and frees
+//! the inflater. The next block then begins a raw deflate stream, and the text is its dictionary.
 
 use flate2::{Decompress, FlushDecompress, Status};
 

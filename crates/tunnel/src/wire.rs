@@ -422,7 +422,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn segments_decode_as_they_were_encoded(all in prop::collection::vec(segments(), 1..6), ack in any::<u32>()) {
+        fn segments_decode_as_encoded(all in prop::collection::vec(segments(), 1..6), ack in any::<u32>()) {
             let mut out = Vec::new();
             let mut sent = Vec::new();
             for (stream, data, reset, reset_ack) in &all {

@@ -218,7 +218,8 @@ impl Visitor {
         )
     }
 
-    /// Gets a body and checks it, on another connection where this one was closed while it was idle.
+    /// Gets a body and checks it, on another connection where this one was closed while it was
+    /// idle.
     async fn get(
         &self,
         connection: &mut Connection,

@@ -30,8 +30,8 @@ impl Connection {
         })
     }
 
-    /// Returns whether a proxy may have closed the connection while it was idle, just when a request
-    /// left: then a client sends it again on another (RFC 9112 section 9.3.1).
+    /// Returns whether a proxy may have closed the connection while it was idle, just when a
+    /// request left: then a client sends it again on another (RFC 9112 section 9.3.1).
     pub(super) fn may_have_been_closed(&self) -> bool {
         self.answers > 0 && !self.has_head && self.buf.is_empty()
     }

@@ -43,8 +43,8 @@ const ATTEMPTS: usize = 3;
 /// The counter of requests through discovered gateways.
 const DISCOVERED: &str = "tandem_discovered_exchanges_total";
 
-/// Time until a page must come through its site's gateway. A gateway is suspended for 30 s if its first
-/// trial fails.
+/// Time until a page must come through its site's gateway. A gateway is suspended for 30 s if its
+/// first trial fails.
 const TRIALS: Duration = Duration::from_secs(240);
 
 /// The pause before a page of a site is loaded again.

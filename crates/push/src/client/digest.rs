@@ -41,8 +41,7 @@ impl Digest {
         self.0.push_back((url, until));
     }
 
-    /// Returns the hashes of the URLs whose responses are still fresh, with the remaining times of their
-    /// lifetimes.
+    /// Returns the hashes of the URLs with fresh responses, and the remaining lifetime of each.
     pub fn fresh(&self, now: Instant) -> Vec<(u32, Duration)> {
         let rest = |(url, until): &(u32, Instant)| Some((*url, until.checked_duration_since(now)?));
         let fresh = self.0.iter().filter_map(rest);

@@ -248,7 +248,7 @@ fn same_cookies_alter_nothing() {
 }
 
 #[test]
-fn cookies_that_browsers_read_in_different_ways_are_unknown() {
+fn cookies_that_browsers_read_differently_are_unknown() {
     for (url, set) in [
         ("https://a.test/", "a=1; SameSite=None"),
         ("https://a.test/", "a=1; Partitioned"),

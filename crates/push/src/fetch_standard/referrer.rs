@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn referrer_after_redirect_is_that_of_the_redirected_request() {
+    fn redirect_repeats_the_referrer_of_its_request() {
         let of = |host: &str, named: &str, policy: Option<&str>| {
             let request = RequestHead {
                 fields: [("referer", named)].into_iter().collect(),

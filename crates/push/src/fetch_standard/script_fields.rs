@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_without_choice_of_a_script_have_no_script_fields() {
+    fn requests_without_script_choices_have_no_fields() {
         for accept in ["*/*", "text/html,*/*;q=0.8", "image/webp,*/*", "text/css"] {
             assert_eq!(of(&[("accept", accept)]), None, "{accept}");
         }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn field_that_needs_a_preflight_is_learned_within_an_origin() {
+    fn field_with_preflight_is_learned_within_an_origin() {
         let requested_with = ("x-requested-with", "XMLHttpRequest");
         let with = |name, value| of(&[requested_with, (name, value)]);
         assert!(with("origin", "http://a.test").is_some());

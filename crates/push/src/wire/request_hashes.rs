@@ -24,9 +24,9 @@ const VALUE_LEN: usize = 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHashes {
     cookie: u32,
-    /// All of [`INHERITED_FIELDS`], and `X-Requested-With` if the request has it. A push serves only
-    /// requests with the same values. Without `X-Requested-With`, the number is that of earlier
-    /// versions of the program.
+    /// All of [`INHERITED_FIELDS`], and `X-Requested-With` if the request has it. A push serves
+    /// only requests with the same values. Without `X-Requested-With`, the number is that of
+    /// earlier versions of the program.
     inherited: u32,
     accept: u32,
     /// The origin in `Origin`.
@@ -153,7 +153,7 @@ impl RequestHashes {
     }
 }
 
-/// Returns the names of the fields whose values must be equal, whatever the response.
+/// Returns the names of the fields that must be equal for every response.
 fn with_mark() -> [&'static str; INHERITED_FIELDS.len() + 1] {
     let mut names = [REQUESTED_WITH; INHERITED_FIELDS.len() + 1];
     names[..INHERITED_FIELDS.len()].copy_from_slice(&INHERITED_FIELDS);

@@ -56,8 +56,9 @@ impl Connection {
     }
 
     /// Frees most of the memory of a session without streams: the compressor, and with
-    /// [`crate::Config::keeps_released_text`] the inflater. The next header block in each direction builds them
-    /// again, which takes some microseconds. Returns false if the session has streams or output.
+    /// [`crate::Config::keeps_released_text`] the inflater. The next header block in each direction
+    /// builds them again, which takes some microseconds. Returns false if the session has streams
+    /// or output.
     pub fn release_contexts(&mut self) -> bool {
         let idle = self.streams.is_empty() && self.events.is_empty() && !self.has_output();
         if idle {

@@ -3,7 +3,8 @@
 //!
 //! [`policy`] decides which addresses an origin may have. `own_networks` knows the machine's own
 //! addresses and networks, and [`own`] the listeners of this process. `lookups` resolves names.
-//! `places` limits the connections of a session, and `starts` the exchanges that all sessions start at once.
+//! `places` limits the connections of a session, and `starts` the exchanges that all sessions start
+//! at once.
 //! `lasting` limits those that last. `multiplexed` holds the HTTP/2 sessions with origins.
 //! [`polite`] limits the connections of a client without a gateway by the measured benefit, and
 //! `growth` is its policy. [`opened_origins`] holds the connections of HTTPS that the client opens.

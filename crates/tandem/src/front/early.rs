@@ -31,8 +31,8 @@ impl Stage for EarlyConnect {
         let Ok((_, port)) = split_authority(&request.authority, None) else {
             return self.next.call(exchange);
         };
-        // If the session's path was lost while it was idle, or is never established, another session
-        // gets the first bytes again. That is safe only for a TLS handshake, which port 443
+        // If the session's path was lost while it was idle, or is never established, another
+        // session gets the first bytes again. That is safe only for a TLS handshake, which port 443
         // promises.
         let (sessions, key) = (&self.sessions, &exchange.isolation);
         let early = request.is_connect()

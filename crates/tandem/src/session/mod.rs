@@ -136,8 +136,8 @@ pub trait SessionEvents {
     fn ended(&self) -> LocalBoxFuture<'static, Option<Error>>;
 
     /// Probes a session that has long been silent, and resolves if no reply arrives soon. Its path
-    /// was then lost while it was idle, for example because the machine slept or changed its network.
-    /// Otherwise the future never resolves.
+    /// was then lost while it was idle, for example because the machine slept or changed its
+    /// network. Otherwise the future never resolves.
     fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()>;
 
     /// Resolves once the other end has answered: the first time, or again after a probe that this

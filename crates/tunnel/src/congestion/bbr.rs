@@ -251,7 +251,7 @@ impl Bbr {
         self.window = self.minimum();
     }
 
-    /// Restores the state before the episode, whose losses were spurious.
+    /// Restores the state before the episode, because its losses were spurious.
     pub(crate) fn undo(&mut self) {
         if let Some(bound) = self.before.take() {
             self.bound = bound;
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn bbr_doubles_the_initial_window_of_a_sender_of_little() {
+    fn bbr_doubles_the_initial_window_if_little_is_sent() {
         let mut bbr = Bbr::new(10 * SEGMENT, SEGMENT);
         for round in 1..=8 {
             let mut sample = ack(100 * MS * round, 20_000, 0);

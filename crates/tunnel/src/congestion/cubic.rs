@@ -144,7 +144,8 @@ impl Cubic {
         }
     }
 
-    /// Ends slow start once the round trip has grown, unless it falls again (RFC 9406, section 4.2).
+    /// Ends slow start once the round trip has grown, unless it falls again (RFC 9406, section
+    /// 4.2).
     fn judge_round(&mut self, rtt: Duration) {
         let slow = &mut self.slow_start;
         slow.samples += 1;

@@ -175,8 +175,8 @@ impl Tunnel {
         self.events.push_back(Event::Refused(id));
     }
 
-    /// Handles a segment for a stream that has ended. The peer repeats segments that it
-    /// declares lost. A reset that acknowledges one is an answer itself: two ends that answered each other's
+    /// Handles a segment for a stream that has ended. The peer repeats segments that it declares
+    /// lost. A reset that acknowledges one is an answer itself: two ends that answered each other's
     /// answers would never stop.
     fn on_ended(&mut self, id: StreamId, segment: &StreamSegment<'_>) {
         let wants_answer =

@@ -67,7 +67,7 @@ impl Tunnel {
         }
     }
 
-    /// Requires the acknowledgements whose delay ends by `until`.
+    /// Requires the delayed acknowledgements that are due by `until`.
     pub(super) fn flush_acks(&mut self, until: Duration) {
         while let Some((at, id)) = self.acks.later.pop_first() {
             if at > until {

@@ -470,7 +470,7 @@ fn cors_response_fits_its_origin_or_all() {
 
 /// A gateway of another implementation tells by its promise alone, and need not repeat all fields.
 #[test]
-fn page_of_the_origin_needs_the_response_to_such_a_page() {
+fn page_of_the_origin_needs_a_push_for_such_a_page() {
     let own = request(&[("referer", "http://h.test/page")]);
     let (bare, head) = (request(&[]), head(&[]));
     for (hashes, expected) in [

@@ -80,7 +80,7 @@ fn initiator_is_the_referrer_of_a_part() {
 /// A page that is not sent again may have any policy, so no other origin learns its URL. The style
 /// sheets of another origin are known there.
 #[test]
-fn unknown_policy_hides_the_page_and_not_its_style_sheets() {
+fn unknown_policy_hides_page_but_not_style_sheets() {
     let mut page = page();
     page.settle("http://a.test/page", &ResponseHead::new(304));
     let mut referrer = |url: &str, via: Option<&str>| {

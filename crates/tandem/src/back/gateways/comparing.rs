@@ -5,8 +5,8 @@
 //! The flow of a session over datagrams is watched while exchanges are under way. If it is slow,
 //! filler bytes are requested by this way and by TCP at once. On a network that throttles
 //! datagrams, the sessions over them then take no more requests, and requests without a response
-//! move to TCP. After a suspension, a session over datagrams is compared again before it takes a request.
-//! A client that wants no filler bytes at all compares no ways.
+//! move to TCP. After a suspension, a session over datagrams is compared again before it takes a
+//! request. A client that wants no filler bytes at all compares no ways.
 
 use std::cell::Cell;
 use std::pin::pin;

@@ -10,8 +10,8 @@
 //! further probes of the silent session have had no answer. All exchanges of a key share the check.
 //! An exchange whose response has begun stays, because the path may come back, unless its reader
 //! can request the rest. The session is only doubted then: two more probes decide whether it takes
-//! requests again, or is broken and suspended. A gap of half a second, as between satellites, thus ends
-//! no session. A session that is doubted for the third time within a minute is broken too.
+//! requests again, or is broken and suspended. A gap of half a second, as between satellites, thus
+//! ends no session. A session that is doubted for the third time within a minute is broken too.
 //!
 //! The last exchange that waits closes a refuge that none of them needed. A network may forget the
 //! address of an idle session, so that such a session says nothing about its way.

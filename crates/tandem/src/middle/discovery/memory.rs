@@ -9,8 +9,8 @@
 //!      └────────────────────┴───────────── Suspended ◀─────────────────────┘
 //! ```
 //!
-//! A site in state `Trying` is never forgotten. A gateway that was in use is suspended after its end.
-//! Therefore a site cannot start trials faster by withdrawing and repeating its announcement.
+//! A site in state `Trying` is never forgotten. A gateway that was in use is suspended after its
+//! end. Therefore a site cannot start trials faster by withdrawing and repeating its announcement.
 //!
 //! Each isolation key has a separate memory. Therefore an announcement that one key received never
 //! changes the requests of another, and two keys cannot be linked by it. The same holds for the

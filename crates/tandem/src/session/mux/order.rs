@@ -4,8 +4,8 @@
 //! possible. The driver asks the carrier for room ([`Streams::poll_room`]) before each choice. It
 //! chooses the most urgent of two kinds of streams: those that the core has ready, and those whose
 //! output the carrier has blocked. Among equally urgent streams, the blocked ones go first, in the
-//! order in which the core has chosen them. None of them therefore waits for new streams. When
-//! all data of an urgent stream has been written, its exchange gets a turn to bring more before less
+//! order in which the core has chosen them. None of them therefore waits for new streams. When all
+//! data of an urgent stream has been written, its exchange gets a turn to bring more before less
 //! urgent streams write.
 //!
 //! The streams of the session itself need no room, since others depend on them. The driver writes
