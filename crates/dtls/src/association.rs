@@ -84,9 +84,9 @@ pub struct Association {
     wrap: Wrap,
     /// The records of the client's first flight, while another cookie may be needed.
     first_flight: Vec<Vec<u8>>,
-    /// The ends of the way to the peer.
+    /// The ends of the path to the peer.
     ends: Ends,
-    /// The ends of a new way to the client, and the bytes that it has to repeat.
+    /// The ends of a new path to the client, and the bytes that the client has to repeat.
     candidate: Option<(Ends, [u8; 8])>,
     /// The ends of the last datagrams of a client, which prove that a datagram was read.
     tails: VecDeque<Tail>,
@@ -276,7 +276,7 @@ impl Association {
         }
         let records = match (Envelope::decode(datagram), &self.wrap) {
             (Ok(Envelope::Unknown { tail }), Wrap::Data(_)) => {
-                // Only the gateway and systems on the way have seen the end of a datagram.
+                // Only the gateway and systems on the path have seen the end of a datagram.
                 if from.peer == self.ends.peer && self.tails.contains(&tail) {
                     self.fail(AssociationError::Unknown);
                 }
@@ -421,7 +421,7 @@ impl Association {
         }
     }
 
-    /// Sends a challenge on a way that the client did not use before.
+    /// Sends a challenge on a path that the client did not use before.
     fn validate(&mut self, from: Ends) {
         if from == self.ends {
             return;

@@ -77,7 +77,7 @@ struct Opened {
     reset: Option<u32>,
 }
 
-/// The association and everything around it.
+/// The association, with its streams and the tasks that wait for it.
 pub(crate) struct Shared {
     pub(crate) association: RefCell<Association>,
     pub(crate) streams: RefCell<HashMap<StreamId, Entry>>,

@@ -1,8 +1,8 @@
-//! The ends of a datagram's way: the address of the peer, and the address of this machine.
+//! The ends of a datagram's path: the address of the peer, and the address of this machine.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The ends of the way on which datagrams arrive and leave.
+/// The ends of the path on which datagrams arrive and leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// The address of the peer.
@@ -13,7 +13,7 @@ pub struct Ends {
 }
 
 impl From<SocketAddr> for Ends {
-    /// Returns the ends of a way whose own address the system chooses.
+    /// Returns the ends of a path. The system chooses the own address.
     fn from(peer: SocketAddr) -> Self {
         Self { peer, own: None }
     }

@@ -15,7 +15,7 @@
 //! whichever address the datagram came. The retry is as long as the hello, so that a forged source
 //! address gains no amplification, and the gateway keeps no state for a hello. A gateway that does
 //! not know the id, because it was restarted, says so. Those 16 bytes end in the tag of a record,
-//! so that only a system on the way can say it in its place.
+//! so that only a system on the path can forge this answer.
 
 use thiserror::Error;
 

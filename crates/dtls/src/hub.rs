@@ -82,7 +82,7 @@ impl Drop for Place {
     }
 }
 
-/// The way of datagrams to one association, which ends when it is dropped.
+/// The entry by which the hub finds one association. Dropping it removes the entry.
 #[derive(Debug)]
 pub(crate) struct Route {
     hub: Arc<Hub>,

@@ -1,7 +1,7 @@
 //! The datagrams that wait for one association, between the thread that has read them and that of
 //! the association.
 //!
-//! An id is no secret: systems on the way see it. Datagrams with the id from another address than
+//! An id is no secret: systems on the path see it. Datagrams with the id from another address than
 //! the client's therefore wait in a small queue of their own. They cannot displace those of the
 //! client, and one that has a new address still passes (RFC 9000, section 9.3).
 

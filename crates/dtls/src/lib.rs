@@ -9,7 +9,7 @@
 //! - [`association`], `wrap`, `settings`: DTLS and tunnel of one peer, without sockets or clocks.
 //! - `waits`: the round trip of a handshake.
 //! - `crypto`, `certificates`: the cryptography of DTLS by ring, and the certificates of both ends.
-//! - [`ends`]: the two addresses of an association's way.
+//! - [`ends`]: the two addresses of an association's path.
 //! - `port`, `batch`: system calls that carry many datagrams, with marks of congestion.
 //! - `socket`, `hub`, `inbox`: the sockets of clients and gateways, and the queues between threads.
 //! - `carrier`, `facts`, `stream`, `driver`: the association as a carrier of streams, and its task.

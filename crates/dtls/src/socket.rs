@@ -1,4 +1,4 @@
-//! The way of an association's datagrams: the socket of a client, or a share of a listener's.
+//! The socket of an association: that of a client, or a share of a listener's socket.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -23,7 +23,7 @@ pub(crate) enum After {
     Moved,
 }
 
-/// The way of an association's datagrams.
+/// The socket of an association.
 #[derive(Debug)]
 pub(crate) enum Socket {
     /// The socket of a client, which is connected to its gateway: the kernel passes no datagrams of

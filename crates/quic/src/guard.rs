@@ -53,8 +53,8 @@ pub(crate) struct Watch {
     traffic: AtomicU64,
     has_asked: Notify,
     refusals: AtomicU32,
-    /// The time of the last refusal that counts, in milliseconds after `start` and one. It is 0 if
-    /// a datagram has arrived since.
+    /// The time of the last refusal that counts, in milliseconds after `start`, plus one. It is 0
+    /// if a datagram has arrived since.
     refused_at: AtomicU64,
     refused: Notify,
     /// True if the machine had no route for a datagram.

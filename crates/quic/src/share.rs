@@ -31,7 +31,7 @@ pub(crate) struct Share {
     last: Counters,
     /// The bytes of streams that wait in the connection, as estimated.
     waiting: u64,
-    /// The part of `waiting` that arrived since the last look at the counters.
+    /// The part of `waiting` that arrived since the counters were last read.
     fresh: u64,
     /// The bytes of streams that have left and are not yet taken from `waiting`. It is negative
     /// while datagrams wait in the connection.
