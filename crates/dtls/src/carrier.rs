@@ -419,9 +419,9 @@ pub(crate) fn driver(
 }
 
 /// The carrier, which ends with its streams once it is dropped.
-pub(crate) struct Carried(Rc<Shared>);
+pub(crate) struct DtlsCarrier(Rc<Shared>);
 
-impl Carried {
+impl DtlsCarrier {
     /// Begins to move the datagrams of an association over a socket. `side` is at fault for its
     /// errors. This end may have `max_streams` streams open.
     pub(crate) fn new(
@@ -487,7 +487,7 @@ fn open(tunnel: &mut Tunnel, now: Duration, direction: Direction) -> Result<Stre
     Err(StreamError::Exhausted)
 }
 
-impl Streams for Carried {
+impl Streams for DtlsCarrier {
     fn facts(&self) -> &Rc<dyn Facts> {
         &self.0.facts
     }
@@ -568,7 +568,7 @@ impl Streams for Carried {
     }
 }
 
-impl Drop for Carried {
+impl Drop for DtlsCarrier {
     fn drop(&mut self) {
         self.0.dropped.set(true);
         self.0.work.notify_one();

@@ -26,7 +26,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::association::{Association, OVERHEAD, Settings};
 use crate::batch::Batch;
-use crate::carrier::Carried;
+use crate::carrier::DtlsCarrier;
 use crate::certificates::{
     Clients, Identity, anonymous, check_gateway, gateway_verifier, identity,
 };
@@ -191,7 +191,7 @@ struct Dialling {
 
 impl Dialling {
     /// Opens an association, over a socket that no other association uses.
-    async fn connect(&self) -> Result<Carried, Error> {
+    async fn connect(&self) -> Result<DtlsCarrier, Error> {
         let failed = |error: &io::Error| {
             Error::io(error, Side::Peer)
                 .with_retry(Retry::Safe)
@@ -206,7 +206,7 @@ impl Dialling {
         let verify = check_gateway(Arc::clone(&self.verifier), self.name.clone());
         let (settings, now) = (&self.settings, Instant::now());
         let association = Association::connect(settings, own, self.address, verify, now);
-        let carried = Carried::new(association, socket, Side::Peer, CLIENT_STREAMS, ());
+        let carried = DtlsCarrier::new(association, socket, Side::Peer, CLIENT_STREAMS, ());
         match tokio::time::timeout(self.timeout, carried.connected()).await {
             Ok(connected) => connected.map(|()| carried),
             Err(_) => {
@@ -382,7 +382,8 @@ impl Listener for Accepting {
             let verify = clients.map(|clients| clients.check());
             let association = Association::accept(&settings, identity, verify, route.id, ends, now);
             let most = settings.tunnel.max_streams;
-            let carried = Carried::new(association, socket, Side::Client, most, (route, reading));
+            let carried =
+                DtlsCarrier::new(association, socket, Side::Client, most, (route, reading));
             carried.connected().await?;
             Ok(Carrier::Streams(Rc::new(carried) as Rc<dyn Streams>))
         });

@@ -15,7 +15,7 @@ use tandem_http::{Fields, RequestHead, ResponseHead, Scheme};
 
 use crate::site::{host_of, site_of};
 pub(crate) use known_paths::KnownPaths;
-use set_cookie::{Setter, Verdict};
+use set_cookie::{SetCookie, Setter};
 
 /// The largest number of cookies of one response, and of its request. Browsers keep fewer than
 /// twice as many for a site.
@@ -75,9 +75,9 @@ impl CookieChanges {
         };
         for field in head.fields.get_all("set-cookie") {
             match set_cookie::read(field, &setter, unix_time) {
-                Verdict::Change(change) => changes.add(change),
-                Verdict::Ignored => {}
-                Verdict::Unknown => return None,
+                SetCookie::Change(change) => changes.add(change),
+                SetCookie::Ignored => {}
+                SetCookie::Unknown => return None,
             }
             if changes.changes.len() > MAX_COOKIES {
                 return None;

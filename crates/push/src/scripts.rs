@@ -30,12 +30,12 @@ pub enum DataFields {
 /// The fields with which pages request URLs with data, by numbers of the URLs.
 #[derive(Debug, Default)]
 pub struct ScriptTable {
-    urls: IdMap<u64, Known>,
+    urls: IdMap<u64, KnownFields>,
 }
 
 /// The fields of the last requests for a URL.
 #[derive(Debug)]
-struct Known {
+struct KnownFields {
     /// The fields that a script chose, if it chose any.
     fields: Option<Arc<ScriptFields>>,
     /// The users whose requests had these fields.
@@ -58,7 +58,7 @@ impl ScriptTable {
         let mut users = Crowd::default();
         users.note(user);
         let fields = fields.map(Arc::new);
-        self.urls.insert(url, Known { fields, users });
+        self.urls.insert(url, KnownFields { fields, users });
     }
 
     /// Returns the fields with which pages request a URL. Fields that scripts chose count once
@@ -66,8 +66,8 @@ impl ScriptTable {
     pub fn data_fields(&self, url: u64, least_users: u8) -> DataFields {
         match self.urls.get(&url) {
             None => DataFields::Unknown,
-            Some(Known { fields: None, .. }) => DataFields::Plain,
-            Some(Known {
+            Some(KnownFields { fields: None, .. }) => DataFields::Plain,
+            Some(KnownFields {
                 fields: Some(fields),
                 users,
             }) => match users.count >= least_users.min(MAX_USERS as u8) {

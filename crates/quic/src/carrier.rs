@@ -299,7 +299,7 @@ impl Facts for ConnectionFacts {
 }
 
 /// A connection that takes streams. It ends when this and all its streams are dropped.
-pub(crate) struct Carried {
+pub(crate) struct QuicCarrier {
     shared: Rc<Shared>,
     facts: Rc<dyn Facts>,
     opening: [Waiting<Opened>; 2],
@@ -316,7 +316,7 @@ pub(crate) struct Carried {
     _alive: Box<dyn std::any::Any>,
 }
 
-impl Carried {
+impl QuicCarrier {
     /// Takes a connection to `side`.
     pub(crate) fn new(
         connection: Connection,
@@ -412,7 +412,7 @@ impl Carried {
     }
 }
 
-impl Streams for Carried {
+impl Streams for QuicCarrier {
     fn facts(&self) -> &Rc<dyn Facts> {
         &self.facts
     }

@@ -20,7 +20,7 @@ use tandem::transport::{Incoming, Listener};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-use crate::carrier::Carried;
+use crate::carrier::QuicCarrier;
 use crate::early::Early;
 use crate::failure;
 use crate::io_thread::IoThread;
@@ -214,7 +214,7 @@ pub(crate) struct Accepting {
     newcomers: mpsc::Receiver<Newcomer>,
     settings: Handshakes,
     /// Handshakes with addresses that were not validated. They take no place from others.
-    handshakes: JoinSet<Option<(SocketAddr, Carried)>>,
+    handshakes: JoinSet<Option<(SocketAddr, QuicCarrier)>>,
 }
 
 /// The settings of the handshakes of one listener.
@@ -271,7 +271,7 @@ impl Handshakes {
         incoming: quinn::Incoming,
         hub: Arc<Hub>,
         half_open: Option<HalfOpen>,
-    ) -> Result<Carried, Error> {
+    ) -> Result<QuicCarrier, Error> {
         let failed = |error| failure::of_connection(&error, Side::Client);
         let mut connecting = incoming.accept_with(self.config).map_err(failed)?;
         if self.takes_early {
@@ -279,7 +279,7 @@ impl Handshakes {
                 Ok((connection, accepted)) => {
                     let early = Early::new(accepted, Box::pin(out_of_time(self.timeout)));
                     let carried =
-                        Carried::new(connection, self.alpn, Side::Client, Some(early), hub);
+                        QuicCarrier::new(connection, self.alpn, Side::Client, Some(early), hub);
                     carried.begun().await?;
                     carried.hold_while_early(half_open);
                     return Ok(carried);
@@ -290,7 +290,7 @@ impl Handshakes {
         tokio::select! {
             connected = connecting => {
                 let connection = connected.map_err(failed)?;
-                Ok(Carried::new(connection, self.alpn, Side::Client, None, hub))
+                Ok(QuicCarrier::new(connection, self.alpn, Side::Client, None, hub))
             }
             error = out_of_time(self.timeout) => Err(error),
         }
@@ -303,7 +303,7 @@ async fn out_of_time(timeout: Duration) -> Error {
     Error::new(Kind::Timeout, Side::Client, detail)
 }
 
-fn carrier(carried: Carried) -> Carrier {
+fn carrier(carried: QuicCarrier) -> Carrier {
     Carrier::Streams(Rc::new(carried) as Rc<dyn Streams>)
 }
 

@@ -21,7 +21,7 @@ use tandem::transport::{CarrierFuture, Dial, Listen, Listener, LocalBoxFuture, T
 use tandem_http::Scheme;
 use tokio::sync::oneshot;
 
-use crate::carrier::Carried;
+use crate::carrier::QuicCarrier;
 use crate::early::Early;
 use crate::failure;
 use crate::guard::{Guard, Watch};
@@ -176,12 +176,12 @@ struct Dialling {
 impl Dialling {
     /// Opens a connection, over a socket that no other connection uses. With an isolation key, it
     /// may send early data.
-    async fn connect(&self, isolation: Option<&Isolation>) -> Result<Carried, Error> {
+    async fn connect(&self, isolation: Option<&Isolation>) -> Result<QuicCarrier, Error> {
         let opened = self.open(isolation).await;
         opened.map_err(|error| error.with_retry(Retry::Safe).with_address(self.address))
     }
 
-    async fn open(&self, isolation: Option<&Isolation>) -> Result<Carried, Error> {
+    async fn open(&self, isolation: Option<&Isolation>) -> Result<QuicCarrier, Error> {
         let failed = |error: io::Error| Error::io(&error, Side::Peer);
         let io = self.state.io().map_err(failed)?;
         let watch = Watch::new();
@@ -226,7 +226,8 @@ impl Dialling {
                 if let Some((tickets, mark)) = shown {
                     early = early.showing(tickets, mark);
                 }
-                let carried = Carried::new(connection, self.alpn, Side::Peer, Some(early), alive);
+                let carried =
+                    QuicCarrier::new(connection, self.alpn, Side::Peer, Some(early), alive);
                 carried.hold_while_early(confirm);
                 return Ok(carried.watched_by(watch));
             }
@@ -236,7 +237,7 @@ impl Dialling {
             connected = connecting => match connected {
                 Ok(connection) => {
                     drop(confirm);
-                    let carried = Carried::new(connection, self.alpn, Side::Peer, None, alive);
+                    let carried = QuicCarrier::new(connection, self.alpn, Side::Peer, None, alive);
                     Ok(carried.watched_by(watch))
                 }
                 Err(error) => Err(failure::of_connection(&error, Side::Peer)),

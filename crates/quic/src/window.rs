@@ -67,7 +67,7 @@ pub(crate) struct Window {
 
 /// The consequence of unread streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct WindowChange {
     /// The new size of the window.
     pub(crate) size: Option<u32>,
     /// True if the credit of all reads must be announced. quinn keeps up to an eighth of the window
@@ -110,7 +110,7 @@ impl Window {
 
     /// Notes the number of streams that are not read, and how often the other end has reported that
     /// it has no credit for the connection.
-    pub(crate) fn hold(&mut self, streams: usize, reports: u64) -> Held {
+    pub(crate) fn hold(&mut self, streams: usize, reports: u64) -> WindowChange {
         let Bounds { base, most } = self.bounds;
         let of_streams =
             u32::try_from(streams).map_or(u32::MAX, |it| it.saturating_mul(STREAM_WINDOW));
@@ -122,9 +122,9 @@ impl Window {
         // A window that cannot grow is that of a newcomer, whose requests have a time limit.
         if self.size < most || base == most || streams == 0 || size.is_some() {
             (self.read, self.frees) = (None, false);
-            return Held {
+            return WindowChange {
                 size,
-                ..Held::default()
+                ..WindowChange::default()
             };
         }
         let frees = std::mem::take(&mut self.frees);
@@ -133,7 +133,7 @@ impl Window {
         if has_reported || frees {
             self.read = Some(0);
         }
-        Held {
+        WindowChange {
             size,
             announces: has_reported || frees,
             is_full,
@@ -148,20 +148,20 @@ mod tests_over_loopback;
 mod tests {
     use super::*;
 
-    fn grown(size: u32) -> Held {
-        Held {
+    fn grown(size: u32) -> WindowChange {
+        WindowChange {
             size: Some(size),
-            ..Held::default()
+            ..WindowChange::default()
         }
     }
 
     /// The answer to a report of a window that is not full.
-    const ANNOUNCED: Held = Held {
+    const ANNOUNCED: WindowChange = WindowChange {
         size: None,
         announces: true,
         is_full: false,
     };
-    const FULL: Held = Held {
+    const FULL: WindowChange = WindowChange {
         is_full: true,
         ..ANNOUNCED
     };
@@ -171,10 +171,10 @@ mod tests {
         let mut window = Window::new(CLIENT);
         assert_eq!(window.hold(1, 0), grown(72 << 20));
         assert_eq!(window.hold(7, 0), grown(120 << 20));
-        assert_eq!(window.hold(3, 0), Held::default(), "it stays");
+        assert_eq!(window.hold(3, 0), WindowChange::default(), "it stays");
         assert_eq!(window.hold(usize::MAX, 0), grown(192 << 20));
         for streams in [10, 1000, 0, 16] {
-            assert_eq!(window.hold(streams, 0), Held::default());
+            assert_eq!(window.hold(streams, 0), WindowChange::default());
         }
     }
 
@@ -187,7 +187,7 @@ mod tests {
         }
         let mut newcomer = Window::new(NEWCOMER);
         for reports in 1..9 {
-            assert_eq!(newcomer.hold(3, reports), Held::default());
+            assert_eq!(newcomer.hold(3, reports), WindowChange::default());
         }
     }
 
@@ -196,11 +196,19 @@ mod tests {
         let mut window = Window::new(CLIENT);
         window.hold(20, 0);
         assert_eq!(window.hold(20, 1), ANNOUNCED);
-        assert_eq!(window.hold(20, 1), Held::default(), "it sends again");
+        assert_eq!(
+            window.hold(20, 1),
+            WindowChange::default(),
+            "it sends again"
+        );
         assert_eq!(window.hold(20, 2), FULL);
         // The session has given a stream up.
         assert_eq!(window.hold(19, 2), ANNOUNCED);
-        assert_eq!(window.hold(19, 2), Held::default(), "one was enough");
+        assert_eq!(
+            window.hold(19, 2),
+            WindowChange::default(),
+            "one was enough"
+        );
         assert_eq!(window.hold(19, 3), FULL);
     }
 
@@ -220,7 +228,7 @@ mod tests {
     #[test]
     fn gateway_window_is_widened_once() {
         let mut window = Window::new(NEWCOMER);
-        assert_eq!(window.hold(3, 0), Held::default());
+        assert_eq!(window.hold(3, 0), WindowChange::default());
         assert_eq!(window.widen(ADMITTED), 16 << 20);
         assert_eq!(window.hold(2, 0), grown(32 << 20));
         assert_eq!(window.widen(ADMITTED), 32 << 20, "it has grown");

@@ -7,7 +7,7 @@ use crate::flow::Flow;
 use crate::ranges::RangeSet;
 use crate::recv::RecvHalf;
 use crate::send::SendHalf;
-use crate::turns::{Place, Sent};
+use crate::turns::{Place, SentBytes};
 
 /// The ended streams whose fate is remembered, for segments that arrive late.
 const MAX_ENDED: usize = 512;
@@ -71,7 +71,7 @@ pub(crate) struct Stream {
     /// The stream's own flow, where streams are not coupled.
     pub(crate) flow: Option<Box<Flow>>,
     pub(crate) urgency: u8,
-    pub(crate) sent: Sent,
+    pub(crate) sent: SentBytes,
     /// The place in the order of sending, while there is something to send.
     pub(crate) ready: Option<Place>,
     pub(crate) resetting: Option<Resetting>,
@@ -93,7 +93,7 @@ impl Stream {
             recv,
             flow,
             urgency: 3,
-            sent: Sent::default(),
+            sent: SentBytes::default(),
             ready: None,
             resetting: None,
             wants_room: false,

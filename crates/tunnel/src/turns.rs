@@ -21,14 +21,14 @@ pub(crate) type Place = (u8, u64);
 
 /// The bytes that a stream has sent for the first time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sent {
+pub(crate) struct SentBytes {
     total: u64,
     /// The bytes that count among the streams of `urgency`.
     counted: u64,
     urgency: Option<u8>,
 }
 
-impl Sent {
+impl SentBytes {
     pub(crate) fn add(&mut self, bytes: u64) {
         self.total += bytes;
         self.counted += bytes;
@@ -53,7 +53,7 @@ struct UrgencyTurn {
 
 impl Turns {
     /// Returns the place of a stream that is ready or becomes so.
-    pub(crate) fn place(&self, sent: &mut Sent, urgency: u8) -> Place {
+    pub(crate) fn place(&self, sent: &mut SentBytes, urgency: u8) -> Place {
         let turn = self.turns.get(usize::from(urgency)).map(|turn| turn.now);
         let least = turn.unwrap_or_default().saturating_sub(LEAD);
         sent.counted = if sent.urgency == Some(urgency) {

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
-use super::pushed::Kept;
+use super::pushed::KeptPush;
 use crate::cookies::{CookieChanges, cookies_of};
 use crate::fetch_standard::is_navigation;
 use crate::response_rules::is_part_of_page;
@@ -62,7 +62,7 @@ impl LaterCookies {
 
     /// Returns whether the cookies of a request differ from those of a push by changes after its
     /// promise alone. The gateway's own request may have been made between the changes.
-    pub(super) fn lie_between(&self, kept: &Kept, asked: &RequestHead) -> bool {
+    pub(super) fn lie_between(&self, kept: &KeptPush, asked: &RequestHead) -> bool {
         let Some(later) = usize::try_from(self.count - kept.cookies_of).ok() else {
             return false;
         };
@@ -125,14 +125,14 @@ mod tests {
     }
 
     /// A push that was promised with one cookie and requested with another.
-    fn kept(promised: &str, fetched: &str, cookies_of: u64) -> Kept {
+    fn kept(promised: &str, fetched: &str, cookies_of: u64) -> KeptPush {
         let asked = RequestHashes::of(&request("/x.png", fetched).fields);
         let mut head = ResponseHead::new(200);
         head.fields.push(ASKED_FIELD, asked.encode());
-        Kept {
+        KeptPush {
             cookies_of,
             response: Some(ArrivedResponse::new(Instant::now(), head)),
-            ..Kept::new(Instant::now(), request("/x.png", promised), true)
+            ..KeptPush::new(Instant::now(), request("/x.png", promised), true)
         }
     }
 

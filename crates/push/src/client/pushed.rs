@@ -83,9 +83,9 @@ pub(super) struct Pushed {
 #[derive(Debug)]
 pub(super) enum Phase {
     /// The push waits for a request, or for its head.
-    Kept(Box<Kept>),
+    Kept(Box<KeptPush>),
     /// A request is answered with the push.
-    Claimed(Box<Kept>, Box<Reader>),
+    Claimed(Box<KeptPush>, Box<Reader>),
     /// The browser holds a copy, and its request is answered with this 304.
     Confirmed(Option<Box<ResponseHead>>),
     /// The push is of no use. Its fate is this one, unless another was reported before.
@@ -106,7 +106,7 @@ pub(super) struct Reader {
 
 /// The promise and the parts of its response that have arrived.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct KeptPush {
     pub(super) request: RequestHead,
     /// True if the promise carries the fields of the gateway's own request.
     pub(super) has_own_fields: bool,
@@ -157,7 +157,7 @@ impl ArrivedResponse {
     }
 }
 
-impl Kept {
+impl KeptPush {
     /// Creates the record of a promise.
     pub(super) fn new(now: Instant, request: RequestHead, has_own_fields: bool) -> Self {
         Self {
@@ -237,7 +237,7 @@ impl Kept {
 
 impl Phase {
     /// Returns the parts of a push that are held.
-    pub(super) fn kept_mut(&mut self) -> Option<&mut Kept> {
+    pub(super) fn kept_mut(&mut self) -> Option<&mut KeptPush> {
         match self {
             Self::Kept(kept) | Self::Claimed(kept, _) => Some(kept),
             Self::Confirmed(_) | Self::Useless(_) => None,

@@ -20,7 +20,7 @@ use super::later_cookies::LaterCookies;
 use super::lifetime::{PageLoad, is_confirmation, is_of_use};
 pub use super::pushed::PushId;
 use super::pushed::{
-    ArrivedResponse, Kept, Phase, Pushed, Reader, Target, size_of_fields, size_of_promise,
+    ArrivedResponse, KeptPush, Phase, Pushed, Reader, Target, size_of_fields, size_of_promise,
 };
 pub use output::{Intake, Output, Piece, Serve};
 
@@ -166,9 +166,9 @@ impl PushStore {
             self.waiting.insert(target, id);
             self.next_sweep.get_or_insert(now + SWEEP_INTERVAL);
             let has_own_fields = has_own_fields && !request.fields.is_empty();
-            Phase::Kept(Box::new(Kept {
+            Phase::Kept(Box::new(KeptPush {
                 cookies_of: self.later_cookies.count(),
-                ..Kept::new(now, request, has_own_fields)
+                ..KeptPush::new(now, request, has_own_fields)
             }))
         } else {
             Phase::Useless(Fate::Cancelled)
@@ -387,7 +387,7 @@ impl PushStore {
     }
 
     /// Returns the held parts of a push that has not ended.
-    fn kept_mut(&mut self, id: PushId) -> Option<&mut Kept> {
+    fn kept_mut(&mut self, id: PushId) -> Option<&mut KeptPush> {
         self.arriving_mut(id)?.phase.kept_mut()
     }
 

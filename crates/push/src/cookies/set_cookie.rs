@@ -27,7 +27,7 @@ pub(super) struct Setter<'a> {
 
 /// The meaning of a field.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum SetCookie {
     Change(Change),
     /// Browsers ignore the field.
     Ignored,
@@ -50,45 +50,45 @@ struct Attributes<'a> {
 }
 
 /// Reads a field of the response to a request for `setter`.
-pub(super) fn read(field: &[u8], setter: &Setter<'_>, unix_time: u64) -> Verdict {
+pub(super) fn read(field: &[u8], setter: &Setter<'_>, unix_time: u64) -> SetCookie {
     let mut parts = field.split(|byte| *byte == b';');
     let pair = parts.next().and_then(split);
     let Some((name, value)) = pair.filter(|(name, value)| is_plain(field, name, value)) else {
-        return Verdict::Unknown;
+        return SetCookie::Unknown;
     };
     let attributes = Attributes::of(parts);
     let is_tls = setter.scheme == Scheme::Https;
     if attributes.is_secure && !is_tls {
         return match may_be_trusted(setter.host) {
-            true => Verdict::Unknown,
-            false => Verdict::Ignored,
+            true => SetCookie::Unknown,
+            false => SetCookie::Ignored,
         };
     }
     if attributes.needs_secure && !attributes.is_secure {
-        return Verdict::Unknown;
+        return SetCookie::Unknown;
     }
     let lower = name.to_ascii_lowercase();
     let has = |prefix: &[u8]| lower.starts_with(prefix);
     // A new prefix, which not all browsers know.
     if has(b"__http-") || has(b"__host-http-") {
-        return Verdict::Unknown;
+        return SetCookie::Unknown;
     }
     let is_whole_host = attributes.domain.is_empty() && attributes.path == b"/";
     let is_guarded = has(b"__secure-") || has(b"__host-");
     if (is_guarded && !attributes.is_secure) || (has(b"__host-") && !is_whole_host) {
-        return Verdict::Ignored;
+        return SetCookie::Ignored;
     }
     let is_kept = match (attributes.max_age, attributes.expires.map(date)) {
         (Some(has_time), _) => has_time,
         (None, Some(Some(date))) => date > unix_time,
-        (None, Some(None)) => return Verdict::Unknown,
+        (None, Some(None)) => return SetCookie::Unknown,
         (None, None) => true,
     };
     let Some(path) = path_of(attributes.path, setter.path) else {
-        return Verdict::Unknown;
+        return SetCookie::Unknown;
     };
     match domain_of(attributes.domain, setter.host) {
-        Ok(Some(domain)) => Verdict::Change(Change {
+        Ok(Some(domain)) => SetCookie::Change(Change {
             name: name.to_vec(),
             value: is_kept.then(|| value.to_vec()),
             scope: CookieScope {
@@ -97,8 +97,8 @@ pub(super) fn read(field: &[u8], setter: &Setter<'_>, unix_time: u64) -> Verdict
                 is_secure: attributes.is_secure,
             },
         }),
-        Ok(None) => Verdict::Ignored,
-        Err(UnusualDomain) => Verdict::Unknown,
+        Ok(None) => SetCookie::Ignored,
+        Err(UnusualDomain) => SetCookie::Unknown,
     }
 }
 

@@ -351,7 +351,7 @@ proptest! {
         let setter = Setter { scheme: Scheme::Http, host: "www.a.example", path: "/s/page" };
         let mut jar = Jar::default();
         for (time, set) in set.iter().enumerate() {
-            let Verdict::Change(change) = set_cookie::read(set.as_bytes(), &setter, NOW) else {
+            let SetCookie::Change(change) = set_cookie::read(set.as_bytes(), &setter, NOW) else {
                 panic!("{set} is plain");
             };
             jar.set(change, time);

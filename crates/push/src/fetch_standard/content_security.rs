@@ -65,7 +65,7 @@ struct Policy {
 
 /// The uses of resources that policies distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+enum PolicyUse {
     Style,
     Script,
     Image,
@@ -79,25 +79,34 @@ enum Use {
 const USES: usize = 8;
 
 /// The directives that govern each use, the nearest first (section 6.8.3).
-const GOVERNING: [(Use, &[&str]); USES] = [
-    (Use::Style, &["style-src-elem", "style-src", "default-src"]),
+const GOVERNING: [(PolicyUse, &[&str]); USES] = [
     (
-        Use::Script,
+        PolicyUse::Style,
+        &["style-src-elem", "style-src", "default-src"],
+    ),
+    (
+        PolicyUse::Script,
         &["script-src-elem", "script-src", "default-src"],
     ),
-    (Use::Image, &["img-src", "default-src"]),
-    (Use::Font, &["font-src", "default-src"]),
-    (Use::Connect, &["connect-src", "default-src"]),
-    (Use::Frame, &["frame-src", "child-src", "default-src"]),
-    (Use::Media, &["media-src", "default-src"]),
-    (Use::Object, &["object-src", "default-src"]),
+    (PolicyUse::Image, &["img-src", "default-src"]),
+    (PolicyUse::Font, &["font-src", "default-src"]),
+    (PolicyUse::Connect, &["connect-src", "default-src"]),
+    (PolicyUse::Frame, &["frame-src", "child-src", "default-src"]),
+    (PolicyUse::Media, &["media-src", "default-src"]),
+    (PolicyUse::Object, &["object-src", "default-src"]),
 ];
 
 /// The uses that a resource of unknown use may have. Frames, objects and media are found by their
 /// elements.
-const UNKNOWN: [Use; 5] = [Use::Script, Use::Style, Use::Image, Use::Font, Use::Connect];
+const UNKNOWN: [PolicyUse; 5] = [
+    PolicyUse::Script,
+    PolicyUse::Style,
+    PolicyUse::Image,
+    PolicyUse::Font,
+    PolicyUse::Connect,
+];
 
-impl Use {
+impl PolicyUse {
     const fn of(kind: Kind) -> Option<Self> {
         Some(match kind {
             Kind::Style => Self::Style,
@@ -296,18 +305,19 @@ impl Policy {
     }
 
     /// Returns the list that governs a use, and its index.
-    fn list(&self, of: Use) -> Option<(u8, &Sources)> {
+    fn list(&self, of: PolicyUse) -> Option<(u8, &Sources)> {
         let index = self.by_use[of as usize]?;
         Some((index, self.lists.get(usize::from(index))?))
     }
 
     fn admits(&self, kind: Kind, target: &Target<'_>, has_nonce: bool) -> bool {
-        let Some(of) = Use::of(kind) else {
+        let Some(of) = PolicyUse::of(kind) else {
             return self.admits_unknown(target);
         };
         self.list(of).is_none_or(|(_, list)| {
-            let is_nonce = has_nonce && matches!(of, Use::Script | Use::Style) && list.has_nonce();
-            let is_ignored = of == Use::Script && list.is_dynamic();
+            let is_nonce =
+                has_nonce && matches!(of, PolicyUse::Script | PolicyUse::Style) && list.has_nonce();
+            let is_ignored = of == PolicyUse::Script && list.is_dynamic();
             is_nonce || (!is_ignored && list.name(target, &self.own))
         })
     }
@@ -319,7 +329,7 @@ impl Policy {
             self.list(of).is_none_or(|(index, list)| {
                 let is_read = read & (1 << index) != 0;
                 read |= 1 << index;
-                let is_ignored = of == Use::Script && list.is_dynamic();
+                let is_ignored = of == PolicyUse::Script && list.is_dynamic();
                 is_read || (!is_ignored && list.name(target, &self.own))
             })
         })

@@ -59,7 +59,7 @@ pub(crate) struct Metadata {
 
 /// The uses of resources that origins distinguish most.
 #[derive(PartialEq, Eq)]
-enum Use {
+enum DestinationClass {
     Page,
     Frame,
     Embedded,
@@ -221,17 +221,17 @@ const fn destination_of(kind: Kind) -> Option<&'static str> {
 /// Returns whether the response for one destination may serve a request with another one.
 fn serves_destination(own: &[u8], asked: &[u8]) -> bool {
     let of = |destination: &[u8]| match destination {
-        b"document" => Use::Page,
-        b"iframe" | b"frame" | b"fencedframe" => Use::Frame,
-        b"object" | b"embed" => Use::Embedded,
-        _ => Use::Part,
+        b"document" => DestinationClass::Page,
+        b"iframe" | b"frame" | b"fencedframe" => DestinationClass::Frame,
+        b"object" | b"embed" => DestinationClass::Embedded,
+        _ => DestinationClass::Part,
     };
     let is_script = |destination: &[u8]| {
         let mut endings = ["script", "worker", "worklet"].into_iter();
         endings.any(|ending| destination.ends_with(ending.as_bytes()))
     };
     of(own) == of(asked)
-        && (of(own) != Use::Part
+        && (of(own) != DestinationClass::Part
             || own == asked
             || [own, asked].contains(&&b"empty"[..])
             || (is_script(own) && is_script(asked)))

@@ -22,7 +22,7 @@ use super::fetch::{PushStream, PushTarget};
 use super::output::{Order, Output, PushError};
 use super::page_copies::PageCopies;
 use super::predictor::CachedCopy;
-use super::repeats::Begun;
+use super::repeats::RepeatablePush;
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
 use super::visitors::visited_site;
@@ -270,7 +270,7 @@ impl Gateway {
         if let Some(request) = fetch.request.take()
             && !head.fields.contains("set-cookie")
         {
-            let begun = Begun {
+            let begun = RepeatablePush {
                 fetch: id,
                 hash,
                 request,

@@ -17,7 +17,7 @@ use super::output::{Order, Output, PushError};
 use super::page::Page;
 use super::predictor::Predictor;
 use super::refusals::is_refusal;
-use super::repeats::Begun;
+use super::repeats::RepeatablePush;
 use super::session::Gateway;
 use super::table::FetchId;
 use crate::fetch_standard::is_navigation;
@@ -492,7 +492,7 @@ impl Gateway {
             return;
         };
         if let (true, Some(length), Some(request)) = (is_plain, length, fetch.request.take()) {
-            let begun = Begun {
+            let begun = RepeatablePush {
                 fetch: id,
                 hash: fetch.target.hash,
                 request,

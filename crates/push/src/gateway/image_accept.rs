@@ -17,10 +17,10 @@ const MAX_VALUE: usize = 512;
 
 /// The last `Accept` for images by user agent, the newest one last.
 #[derive(Debug, Default)]
-pub(super) struct ImageAccept(VecDeque<Known>);
+pub(super) struct ImageAccept(VecDeque<AgentAccept>);
 
 #[derive(Debug)]
-struct Known {
+struct AgentAccept {
     agent: Box<[u8]>,
     accept: Arc<[u8]>,
 }
@@ -40,7 +40,7 @@ impl ImageAccept {
         if self.0.len() == MAX_AGENTS {
             self.0.pop_front();
         }
-        self.0.push_back(Known {
+        self.0.push_back(AgentAccept {
             agent: agent.into(),
             accept: accept.into(),
         });

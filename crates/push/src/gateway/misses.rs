@@ -33,7 +33,7 @@ const WATCH_PERIOD: Duration = Duration::from_secs(10);
 const JOINED_PERIOD: Duration = Duration::from_secs(2);
 
 /// The outcome of a push.
-struct Outcome {
+struct PushOutcome {
     page: Arc<str>,
     /// The [`url_hash`](crate::wire::url_hash) of its URL.
     url: u32,
@@ -54,7 +54,7 @@ struct Watched {
 #[derive(Default)]
 pub(super) struct Misses {
     watched: VecDeque<Watched>,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<PushOutcome>,
 }
 
 impl Misses {
@@ -87,7 +87,7 @@ impl Misses {
 
     pub(super) fn note(&mut self, page: Arc<str>, url: u32, is_useless: bool) {
         if self.outcomes.len() < MAX_PUSHES && page.len() <= MAX_PAGE_URL {
-            self.outcomes.push(Outcome {
+            self.outcomes.push(PushOutcome {
                 page,
                 url,
                 is_useless,

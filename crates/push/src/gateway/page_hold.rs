@@ -19,19 +19,19 @@ pub(super) struct Hold {
     /// The number of fetches that may still begin at once.
     pub(super) allowance: usize,
     /// The responses of siblings.
-    pub(super) seen: HashMap<Siblings, Seen>,
+    pub(super) seen: HashMap<Siblings, SiblingCounts>,
 }
 
 /// The responses of siblings so far.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Seen {
+pub(super) struct SiblingCounts {
     /// The number of claims of responses that no cache keeps.
     pub(super) claims: usize,
     /// The number of responses that a cache can keep.
     pub(super) kept: usize,
 }
 
-impl Seen {
+impl SiblingCounts {
     /// Returns whether almost none of the siblings can be in a cache.
     pub(super) const fn are_unkept(self) -> bool {
         self.kept * UNKEPT_FOR_KEPT <= self.claims

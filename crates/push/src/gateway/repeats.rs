@@ -106,7 +106,7 @@ impl RepeatableResponse {
 }
 
 /// The push whose response begins.
-pub(super) struct Begun {
+pub(super) struct RepeatablePush {
     pub(super) fetch: FetchId,
     /// The [`url_hash`](crate::wire::url_hash) of the URL.
     pub(super) hash: u32,
@@ -118,7 +118,13 @@ pub(super) struct Begun {
 
 impl Repeats {
     /// Keeps the response of a push, whose body has `length` bytes, if it is short.
-    pub(super) fn begin(&mut self, now: Instant, begun: Begun, head: &ResponseHead, length: u64) {
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        begun: RepeatablePush,
+        head: &ResponseHead,
+        length: u64,
+    ) {
         self.expire(now);
         // A request that crosses a check validates a copy, so the lifetime of the response does not
         // matter.
@@ -243,7 +249,7 @@ mod tests {
             ..ResponseHead::new(200)
         };
         let policy = ResponsePolicy::of(&head);
-        let begun = Begun {
+        let begun = RepeatablePush {
             fetch: FetchId::from(number),
             hash: u32::try_from(number).unwrap(),
             asked: RequestHashes::of(&request.fields),

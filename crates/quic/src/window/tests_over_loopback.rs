@@ -16,7 +16,7 @@ use tandem::error::Side;
 use tokio::io::AsyncReadExt;
 
 use super::{ADMITTED, LITTLE, NEWCOMER, STREAM_WINDOW};
-use crate::carrier::Carried;
+use crate::carrier::QuicCarrier;
 
 /// The longest wait for an event; a test that reaches it fails.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,7 +45,7 @@ fn configs() -> (ClientConfig, ServerConfig) {
 
 /// A gateway that has admitted its client, and the client.
 struct Ends {
-    gateway: Carried,
+    gateway: QuicCarrier,
     /// The connection of the gateway.
     connection: Connection,
     client: Connection,
@@ -67,7 +67,7 @@ impl Ends {
         let accepting = async { server.accept().await.expect("a client").await };
         let (near, far) = tokio::join!(connecting.expect("a configuration"), accepting);
         let far = far.expect("a connection");
-        let gateway = Carried::new(far.clone(), b"h3", Side::Client, None, ());
+        let gateway = QuicCarrier::new(far.clone(), b"h3", Side::Client, None, ());
         gateway.facts().admitted();
         Self {
             gateway,

@@ -17,9 +17,9 @@ const PROBE_TIMEOUT: PathTimeout = PathTimeout {
 /// A moment on the monotonic clock and on the system clock. The monotonic clock may stop while the
 /// machine sleeps, and the system clock may be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Heard(Instant, SystemTime);
+pub(super) struct InputTime(Instant, SystemTime);
 
-impl Heard {
+impl InputTime {
     pub(super) fn at(now: Instant) -> Self {
         Self(now, SystemTime::now())
     }
@@ -43,14 +43,14 @@ pub(super) struct IdleCheck {
     /// The latest probe. Each silence is probed once.
     probed: Cell<Option<Probed>>,
     /// The time at which the path was seen to deliver datagrams, in response to a probe.
-    answered: Cell<Option<Heard>>,
+    answered: Cell<Option<InputTime>>,
 }
 
 /// A probe of a session.
 #[derive(Clone, Copy, Debug)]
 struct Probed {
     /// The last input before it.
-    after: Heard,
+    after: InputTime,
     /// The datagrams that had arrived before it.
     arrived: Option<u64>,
 }
@@ -65,20 +65,20 @@ impl IdleCheck {
     }
 
     /// Returns true if the last input came so long ago that the path may be lost.
-    pub(super) fn is_due(&self, heard: Option<Heard>) -> bool {
+    pub(super) fn is_due(&self, heard: Option<InputTime>) -> bool {
         let heard = self.last(heard);
         heard.is_some_and(|heard| heard.elapsed() >= self.after)
     }
 
     /// Returns the later one of the last input and the last reply to a probe.
-    fn last(&self, heard: Option<Heard>) -> Option<Heard> {
+    fn last(&self, heard: Option<InputTime>) -> Option<InputTime> {
         let both = heard.into_iter().chain(self.answered.get());
         both.max_by_key(|heard| heard.instant())
     }
 
     /// Probes a path once in a silence. Returns the datagrams that had arrived before the probe, or
     /// `None` if the path has no probes.
-    fn probe(&self, path: &dyn WatchedPath, after: Heard) -> Option<Probed> {
+    fn probe(&self, path: &dyn WatchedPath, after: InputTime) -> Option<Probed> {
         let earlier = self.probed.get().filter(|probed| probed.after == after);
         let probed = earlier.or_else(|| {
             let arrived = datagrams_received(path);
@@ -97,7 +97,7 @@ impl IdleCheck {
             tokio::time::sleep(PROBE_TIMEOUT.over(Some(path.answered_in()))).await;
             // Over a carrier with datagrams, an acknowledgement of the probe suffices.
             if datagrams_received(path) != probed.arrived {
-                self.answered.set(Some(Heard::at(Instant::now())));
+                self.answered.set(Some(InputTime::at(Instant::now())));
             } else if self.last(path.heard()) == Some(probed.after) {
                 return;
             }
@@ -116,7 +116,7 @@ mod tests {
 
     /// An idle path. Without datagrams, its other end never answers.
     struct IdlePath {
-        heard: Heard,
+        heard: InputTime,
         has_probes: bool,
         probes: Cell<u32>,
         /// The datagrams that have arrived: one in response to each probe.
@@ -140,7 +140,7 @@ mod tests {
         fn new(has_probes: bool) -> Self {
             let earlier = SystemTime::now() - Duration::from_secs(3600);
             Self {
-                heard: Heard(Instant::now(), earlier),
+                heard: InputTime(Instant::now(), earlier),
                 has_probes,
                 probes: Cell::new(0),
                 datagrams: None,
@@ -157,7 +157,7 @@ mod tests {
             None
         }
 
-        fn heard(&self) -> Option<Heard> {
+        fn heard(&self) -> Option<InputTime> {
             Some(self.heard)
         }
 
@@ -213,7 +213,7 @@ mod tests {
         let (now, today) = (Instant::now(), SystemTime::now());
         let hour = Duration::from_secs(3600);
         assert!(
-            Heard(now, today - hour).elapsed() >= hour,
+            InputTime(now, today - hour).elapsed() >= hour,
             "the machine slept"
         );
         let second = Duration::from_secs(1);
@@ -221,7 +221,7 @@ mod tests {
             .checked_sub(second)
             .expect("the machine has run for a second");
         assert!(
-            (second..hour).contains(&Heard(earlier, today + hour).elapsed()),
+            (second..hour).contains(&InputTime(earlier, today + hour).elapsed()),
             "the time was set back"
         );
     }

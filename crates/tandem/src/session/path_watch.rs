@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use super::Task;
-use super::idle_check::Heard;
+use super::idle_check::InputTime;
 use super::silence::{PathState, Probing, Silence};
 use super::stall::Stall;
 use crate::error::Error;
@@ -31,7 +31,7 @@ pub(super) trait WatchedPath {
     fn ended(&self) -> Option<Error>;
 
     /// Returns the time of the session's last input.
-    fn heard(&self) -> Option<Heard>;
+    fn heard(&self) -> Option<InputTime>;
 
     /// Returns the time from the start of the path to the other end's first bytes.
     fn answered_in(&self) -> Duration;

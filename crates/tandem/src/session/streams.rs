@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use super::admission::ClientAdmission;
 use super::http1::{Http1Client, Http1Server, Http1Session};
-use super::idle_check::{Heard, IdleCheck};
+use super::idle_check::{IdleCheck, InputTime};
 use super::path_watch::{PathWaiter, PathWatch, WatchedPath, datagrams_received};
 use super::{Connect, Connected, Drain, Probing, Serve, SessionEvents, SessionState, Task};
 use crate::carrier::{
@@ -267,7 +267,7 @@ struct StreamsState {
     closed_here: Cell<bool>,
     answered_in: Cell<Option<Duration>>,
     /// The time of the last input of the other end.
-    heard: Cell<Option<Heard>>,
+    heard: Cell<Option<InputTime>>,
 }
 
 impl StreamsState {
@@ -329,7 +329,7 @@ impl StreamsState {
     /// Notes input of the other end.
     fn hear(&self) {
         let now = std::time::Instant::now();
-        self.heard.set(Some(Heard::at(now)));
+        self.heard.set(Some(InputTime::at(now)));
     }
 }
 
@@ -345,7 +345,7 @@ impl WatchedPath for StreamsState {
         self.ended.get().cloned()
     }
 
-    fn heard(&self) -> Option<Heard> {
+    fn heard(&self) -> Option<InputTime> {
         self.heard.get()
     }
 

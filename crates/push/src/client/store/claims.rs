@@ -5,12 +5,12 @@ use std::time::Instant;
 use tandem_http::RequestHead;
 use tandem_http::cache::{RequestPolicy, validation::is_conditional};
 
-use super::{Kept, Output, Phase, PushId, PushStore, Reader, Serve, Target};
+use super::{KeptPush, Output, Phase, PushId, PushStore, Reader, Serve, Target};
 use crate::client::matching::check_request;
 use crate::wire::Fate;
 
 /// The properties of a request on which the choice depends, beside its fields.
-struct Asked<'a> {
+struct RequestTraits<'a> {
     head: &'a RequestHead,
     now: Instant,
     is_conditional: bool,
@@ -35,7 +35,7 @@ impl PushStore {
         }
         let target = Target::of(asked);
         let id = *self.waiting.get(&target)?;
-        let asked = Asked {
+        let asked = RequestTraits {
             head: asked,
             now,
             is_conditional: is_conditional(&asked.fields),
@@ -66,7 +66,7 @@ impl PushStore {
     }
 
     /// Returns whether the push of a URL may answer a request for it.
-    fn may_serve(&self, kept: &Kept, is_arriving: bool, asked: &Asked<'_>) -> bool {
+    fn may_serve(&self, kept: &KeptPush, is_arriving: bool, asked: &RequestTraits<'_>) -> bool {
         // A conditional request must not join a push without a head, because the gateway may hold
         // its body back. Checks have no body, and documents are never held.
         let waits_for_head = kept.is_check() || (kept.is_document() && !asked.is_reload);

@@ -6,7 +6,7 @@ use super::PushStore;
 use super::sharing::is_shareable;
 use crate::client::later_cookies::LaterCookies;
 use crate::client::matching::Mismatch;
-use crate::client::pushed::Kept;
+use crate::client::pushed::KeptPush;
 
 impl PushStore {
     /// Notes the head of a response that the browser gets. It may change the cookies of later
@@ -20,7 +20,7 @@ impl PushStore {
 
 impl LaterCookies {
     /// Decides whether a push may serve a request, whose cookies may be later ones.
-    pub(super) fn permit(&self, kept: &Kept, asked: &RequestHead) -> bool {
+    pub(super) fn permit(&self, kept: &KeptPush, asked: &RequestHead) -> bool {
         match kept.check(asked) {
             Err(Mismatch::Cookie) => {
                 kept.response.as_ref().is_some_and(is_shareable)

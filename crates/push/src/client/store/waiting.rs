@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Kept, Phase, PushId, PushStore, SWEEP_INTERVAL, Target};
+use super::{KeptPush, Phase, PushId, PushStore, SWEEP_INTERVAL, Target};
 use crate::wire::Fate;
 
 impl PushStore {
@@ -17,7 +17,7 @@ impl PushStore {
         self.next_sweep = (!self.waiting.is_empty()).then(|| now + SWEEP_INTERVAL);
     }
 
-    pub(super) fn drop_waiting(&mut self, is_dropped: impl Fn(&Target, &Kept) -> bool) {
+    pub(super) fn drop_waiting(&mut self, is_dropped: impl Fn(&Target, &KeptPush) -> bool) {
         let mut dropped: Vec<PushId> = Vec::new();
         for (target, id) in &self.waiting {
             match self.pushes.get(id).map(|pushed| &pushed.phase) {

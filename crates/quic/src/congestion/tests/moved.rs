@@ -9,7 +9,7 @@ use tandem::error::Side;
 use tokio::task::LocalSet;
 
 use super::*;
-use crate::carrier::Carried;
+use crate::carrier::QuicCarrier;
 
 /// The time in which a scene ends.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ async fn wait_for_room_while_the_client_moves() {
     let (client_end, server_end) = tokio::join!(connecting.expect("a start"), accepted);
     let _client_end = client_end.expect("a connection");
     let connection = server_end.expect("a connection");
-    let carried = Carried::new(connection.clone(), b"h3", Side::Client, None, ());
+    let carried = QuicCarrier::new(connection.clone(), b"h3", Side::Client, None, ());
     loop {
         // An acknowledgement on the old path ends a wait, so few should be under way.
         tokio::time::sleep(100 * MS).await;

@@ -37,7 +37,7 @@ pub(crate) enum Patience {
 }
 
 /// The progress of a tunnel's target.
-struct Signs {
+struct TargetProgress {
     /// The facts about the path to the target.
     facts: Rc<dyn Facts>,
     /// The pieces that the target has sent.
@@ -46,7 +46,7 @@ struct Signs {
     waits_for_near: Cell<bool>,
 }
 
-impl Signs {
+impl TargetProgress {
     fn new(facts: Rc<dyn Facts>) -> Self {
         Self {
             facts,
@@ -76,7 +76,7 @@ pub(crate) async fn tunnel(
     patience: Patience,
 ) -> Result<(), Error> {
     let (done, uploaded) = tokio::sync::oneshot::channel();
-    let signs = Rc::new(Signs::new(Rc::clone(&facts)));
+    let signs = Rc::new(TargetProgress::new(Rc::clone(&facts)));
     let seen = Rc::clone(&signs);
     let _task = Task::spawn(async move {
         // If this fails, the receiver was dropped with its exchange.
@@ -122,7 +122,7 @@ pub(crate) async fn tunnel(
 async fn carry_up(
     mut write: impl AsyncWrite + Unpin,
     mut body: Body,
-    signs: &Signs,
+    signs: &TargetProgress,
     patience: Patience,
 ) -> Result<bool, Error> {
     while let Some(chunk) = poll_fn(|cx| body.poll_chunk(cx)).await {
@@ -159,7 +159,7 @@ async fn carry_up(
 
 /// A wait for the target of a tunnel.
 struct Wait<'a> {
-    signs: &'a Signs,
+    signs: &'a TargetProgress,
     patience: Patience,
     body: &'a Body,
 }
@@ -271,8 +271,8 @@ mod tests {
         }
     }
 
-    fn signs() -> Signs {
-        Signs::new(Rc::new(Counted::default()))
+    fn signs() -> TargetProgress {
+        TargetProgress::new(Rc::new(Counted::default()))
     }
 
     #[tokio::test(start_paused = true)]
@@ -301,7 +301,7 @@ mod tests {
         for (closed, pause) in [(false, STUCK / 2), (true, CLOSED / 2)] {
             let (near, mut far) = tokio::io::duplex(5);
             let counted = Rc::new(Counted::default());
-            let signs = Signs::new(Rc::clone(&counted) as _);
+            let signs = TargetProgress::new(Rc::clone(&counted) as _);
             let target = async {
                 for _ in 0..5 {
                     tokio::time::sleep(pause).await;
@@ -328,7 +328,7 @@ mod tests {
     async fn tunnel_asks_for_no_progress_while_target_reads() {
         let (near, _far) = tokio::io::duplex(100);
         let counted = Rc::new(Counted::default());
-        let signs = Signs::new(Rc::clone(&counted) as _);
+        let signs = TargetProgress::new(Rc::clone(&counted) as _);
         let ended = carry_up(near, body(false), &signs, Patience::Limited).await;
         assert_eq!(ended.map_err(|error| error.kind), Ok(true));
         assert_eq!(counted.1.get(), 0);

@@ -24,7 +24,7 @@ use crate::probe::Stamp;
 use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
 use crate::session::admission::{ClientAdmission, foreign_challenge};
 use crate::session::http1::DECLINED;
-use crate::session::idle_check::{Heard, IdleCheck};
+use crate::session::idle_check::{IdleCheck, InputTime};
 use crate::session::path_watch::{PathWaiter, PathWatch, WatchedPath, datagrams_received};
 use crate::session::{
     Connected, Probing, SessionEvents, SessionState, Task, check_protocol, may_be_early,
@@ -123,7 +123,7 @@ impl MuxClient {
                     .streams
                     .borrow_mut()
                     .insert(id, super::Stream::default());
-                self.shared.kick();
+                self.shared.wake_driver();
                 Poll::Ready(Ok(id))
             }
             Err(OpenError::Busy) => {
@@ -258,7 +258,7 @@ impl Connected for MuxClient {
 
     fn drain(&self) {
         self.shared.draining.set(true);
-        self.shared.kick();
+        self.shared.wake_driver();
     }
 }
 
@@ -375,7 +375,7 @@ impl WatchedPath for Shared {
         self.ended.get().cloned()
     }
 
-    fn heard(&self) -> Option<Heard> {
+    fn heard(&self) -> Option<InputTime> {
         self.heard.get()
     }
 
@@ -386,7 +386,7 @@ impl WatchedPath for Shared {
     /// Sends a ping. That of HTTP/3 is acknowledged by its carrier only.
     fn probe(&self) -> bool {
         let is_answered = self.core.borrow_mut().ping(ping::AFTER_SILENCE);
-        self.kick();
+        self.wake_driver();
         is_answered || datagrams_received(self).is_some()
     }
 }
@@ -453,7 +453,7 @@ impl OwnStream {
             let mut core = self.shared.core.borrow_mut();
             core.send_data(self.id, Bytes::new(), true);
             drop(core);
-            self.shared.kick();
+            self.shared.wake_driver();
         }
     }
 }

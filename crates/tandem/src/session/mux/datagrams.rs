@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use super::Heard;
+use super::InputTime;
 use super::driver::Owner;
 use super::over_streams::StreamsDriver;
 use crate::error::Error;
@@ -22,7 +22,7 @@ impl<O: Owner> StreamsDriver<O> {
             let Poll::Ready(Some(datagram)) = self.carrier.poll_datagram(cx) else {
                 break;
             };
-            self.shared.heard.set(Some(Heard::at(Instant::now())));
+            self.shared.heard.set(Some(InputTime::at(Instant::now())));
             let taken = self.core.borrow_mut().handle_datagram(datagram);
             taken.map_err(|error| self.broken(&error))?;
             if moved == BATCH {

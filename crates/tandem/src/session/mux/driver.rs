@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::clock::Clock;
 use super::scratch::with_buffer;
 use super::unsent::Unsent;
-use super::{Heard, Shared, mismatch, other_end, ping};
+use super::{InputTime, Shared, mismatch, other_end, ping};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::path::Path;
 use crate::probe::Stamp;
@@ -359,7 +359,12 @@ impl<O: Owner> Driver<O> {
             return Err(mismatch::error(bytes));
         }
         let now = Instant::now();
-        if self.shared.heard.replace(Some(Heard::at(now))).is_none() {
+        if self
+            .shared
+            .heard
+            .replace(Some(InputTime::at(now)))
+            .is_none()
+        {
             self.shared.answered_in.set(now - self.clock.read_at);
         }
         self.clock.read_at = now;

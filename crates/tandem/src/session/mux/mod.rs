@@ -73,7 +73,7 @@ use crate::path::Facts;
 use crate::probe::points::QUEUE_FULL;
 use crate::renewal::Renewable;
 use crate::role_name::RoleName;
-use crate::session::idle_check::Heard;
+use crate::session::idle_check::InputTime;
 use crate::stage::Stage;
 use crate::wakers::{WakerCell, WakerQueue};
 
@@ -180,7 +180,7 @@ struct Shared {
     /// True once input of the other end has arrived.
     established: Cell<bool>,
     /// The time of the last input of the other end.
-    heard: Cell<Option<Heard>>,
+    heard: Cell<Option<InputTime>>,
     /// The time from the start of the path to its first input: at least one round trip.
     answered_in: Cell<Duration>,
     /// The start of the dial, at a client over many streams.
@@ -226,20 +226,20 @@ impl Shared {
     }
 
     /// Wakes the driver, so that it writes new output of the core.
-    fn kick(&self) {
+    fn wake_driver(&self) {
         self.driver.wake();
     }
 
     /// Changes the priority of a stream's data. On the client, the core also tells the server.
     fn set_priority(&self, id: StreamId, priority: Priority) {
         self.core.borrow_mut().set_priority(id, priority);
-        self.kick();
+        self.wake_driver();
     }
 
     /// Notes that the handshake of a carrier with many streams is over. Its end counts as input.
     fn establish(&self) {
         let now = Instant::now();
-        self.heard.set(Some(Heard::at(now)));
+        self.heard.set(Some(InputTime::at(now)));
         if let Some(dialled) = self.dialled.get() {
             self.answered_in.set(now - dialled);
         }
@@ -264,7 +264,7 @@ impl Shared {
         }
         self.waiting.wake_all();
         self.observer.wake();
-        self.kick();
+        self.wake_driver();
     }
 
     /// Delivers an event to its stream. Returns the event if no open stream takes it: a request, or
@@ -416,7 +416,7 @@ impl Shared {
             core.release(id, data.len());
             if core.wants_output() {
                 drop(core);
-                self.kick();
+                self.wake_driver();
             }
         }
         Poll::Ready(Some(inbound))
@@ -488,7 +488,7 @@ impl Shared {
         }
         drop((streams, core));
         self.waiting.wake_all();
-        self.kick();
+        self.wake_driver();
     }
 }
 

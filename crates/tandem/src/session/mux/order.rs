@@ -30,13 +30,13 @@ type Place = (u8, u64, u64);
 
 /// The streams that hold output and may go on writing.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct HeldStreams {
     places: BTreeSet<Place>,
     /// The number of turns that the core has given.
     turns: u64,
 }
 
-impl Held {
+impl HeldStreams {
     /// Notes that the core has chosen the stream, whose output of this turn may be held.
     fn choose(&mut self, stream: &mut StreamHalves) {
         self.turns += 1;
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn held_stream_does_not_wait_for_new_streams() {
-        let (mut held, awake) = (Held::default(), Arc::default());
+        let (mut held, awake) = (HeldStreams::default(), Arc::default());
         let mut old = stream(0, &awake);
         // It has sent much. The carrier blocks it, and then permits more.
         for _ in 0..1000 {
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn urgent_stream_goes_before_held_ones() {
-        let (mut held, awake) = (Held::default(), Arc::default());
+        let (mut held, awake) = (HeldStreams::default(), Arc::default());
         for (id, urgency) in [(0, 3), (4, 3), (8, 1)] {
             let mut stream = stream(id, &awake);
             stream.priority = tandem_http::Priority(urgency);

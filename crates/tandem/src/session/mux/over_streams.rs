@@ -24,12 +24,12 @@ use tokio::time::Sleep;
 
 use super::driver::{Owner, Pace};
 use super::halves::{AwakeStreams, Read, StreamHalves, Written};
-use super::order::{Held, Pause};
+use super::order::{HeldStreams, Pause};
 use super::refused::{STREAM_TIMEOUT, full};
 use super::scratch::with_buffer;
 use super::streams_clock::StreamsClock;
 use super::unread::Looks;
-use super::{Heard, Shared, other_end};
+use super::{InputTime, Shared, other_end};
 use crate::carrier::{CarrierStream, Code, Direction, Streams};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::session::Drain;
@@ -52,7 +52,7 @@ pub(super) struct StreamsDriver<O> {
     drain: Option<Pin<Box<dyn Future<Output = ()>>>>,
     pub(super) streams: HashMap<u64, StreamHalves>,
     /// The streams that hold output and may go on writing.
-    pub(super) held: Held,
+    pub(super) held: HeldStreams,
     /// True while the carrier cannot open another unidirectional stream.
     opens_later: bool,
     awake: Arc<AwakeStreams>,
@@ -90,7 +90,7 @@ impl<O: Owner> StreamsDriver<O> {
             pace,
             drain: drain.map(|drain| Box::pin(drain.begun()) as _),
             streams: HashMap::new(),
-            held: Held::default(),
+            held: HeldStreams::default(),
             opens_later: false,
             awake: Arc::default(),
             clock,
@@ -422,7 +422,7 @@ impl<O: Owner> StreamsDriver<O> {
                 }
             });
             if more {
-                self.shared.heard.set(Some(Heard::at(now)));
+                self.shared.heard.set(Some(InputTime::at(now)));
             }
             if let Err(error) = result {
                 // Events from input before the error are still delivered.

@@ -314,7 +314,7 @@ impl Pump {
             }
             Part::Closed => {}
         }
-        self.shared.kick();
+        self.shared.wake_driver();
     }
 
     fn finish(&mut self) {
@@ -332,7 +332,7 @@ impl Pump {
                     .reset(self.id, Reason::Internal);
             }
             self.finished = true;
-            self.shared.kick();
+            self.shared.wake_driver();
         }
     }
 
@@ -362,7 +362,7 @@ impl Pump {
             }
         }
         self.finished = true;
-        self.shared.kick();
+        self.shared.wake_driver();
     }
 }
 

@@ -8,7 +8,7 @@ use tandem_http::Mux;
 use tandem_http::h3::Connection;
 use tokio::time::Sleep;
 
-use super::Heard;
+use super::InputTime;
 use super::driver::Owner;
 use super::over_streams::StreamsDriver;
 use crate::session::Timeouts;
@@ -61,7 +61,7 @@ impl<O: Owner> StreamsDriver<O> {
             }
             let unasked = self.clock.unasked_since.map(|since| now - since);
             let waits_in_vain = unasked.is_some_and(|time| time >= self.time_for_request(&core));
-            let heard = self.shared.heard.get().map_or(now, Heard::instant);
+            let heard = self.shared.heard.get().map_or(now, InputTime::instant);
             let idle_since = self.clock.used_at.max(heard);
             if waits_in_vain || now.saturating_duration_since(idle_since) >= limits.idle {
                 self.shared.idled_out.set(true);

@@ -41,12 +41,12 @@ const PERIOD: Duration = Duration::from_secs(1);
 pub(super) struct Looks {
     timer: Option<Pin<Box<Sleep>>>,
     /// The unread streams with content at the last check.
-    seen: HashMap<StreamId, Seen>,
+    seen: HashMap<StreamId, UnreadStream>,
 }
 
 /// A stream that is not read.
 #[derive(Clone, Copy)]
-struct Seen {
+struct UnreadStream {
     /// The number of inputs that the reader had taken.
     taken: u32,
     /// The time of the first check that saw this number.
@@ -64,8 +64,10 @@ impl Looks {
     fn note(&mut self, streams: impl Iterator<Item = (StreamId, u32)>, now: Instant) {
         let last = std::mem::take(&mut self.seen);
         let seen = |id, taken| {
-            let same = last.get(&id).filter(|seen: &&Seen| seen.taken == taken);
-            same.copied().unwrap_or(Seen { taken, since: now })
+            let same = last
+                .get(&id)
+                .filter(|seen: &&UnreadStream| seen.taken == taken);
+            same.copied().unwrap_or(UnreadStream { taken, since: now })
         };
         self.seen = streams.map(|(id, taken)| (id, seen(id, taken))).collect();
     }

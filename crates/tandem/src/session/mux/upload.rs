@@ -92,12 +92,12 @@ pub(super) async fn upload(shared: Rc<Shared>, id: StreamId, mut body: Body, upl
                     stream.fail(error.at(Side::Client).with_retry(Retry::Never));
                 }
                 drop(streams);
-                shared.kick();
+                shared.wake_driver();
                 return;
             }
         };
         drop(core);
-        shared.kick();
+        shared.wake_driver();
         if ended {
             return;
         }

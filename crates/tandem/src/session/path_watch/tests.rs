@@ -42,7 +42,7 @@ impl WatchedPath for Mute {
         self.has_ended.get().then(ended)
     }
 
-    fn heard(&self) -> Option<Heard> {
+    fn heard(&self) -> Option<InputTime> {
         None
     }
 
@@ -184,7 +184,7 @@ impl WatchedPath for Tcp {
         None
     }
 
-    fn heard(&self) -> Option<Heard> {
+    fn heard(&self) -> Option<InputTime> {
         None
     }
 
