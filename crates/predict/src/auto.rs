@@ -231,6 +231,13 @@ impl Auto {
         }
     }
 
+    /// Makes room for URLs that are to come, as far as the memory permits that many. Otherwise the
+    /// table of URLs is copied each time it grows.
+    pub fn expect_urls(&mut self, urls: usize) {
+        let most = self.config.max_memory / Store::LEAST_URL_BYTES;
+        self.store.reserve_urls(urls.min(most));
+    }
+
     /// Changes the condition under which a push pays, for example after the path was measured.
     pub fn set_worth(&mut self, worth: Worth) {
         self.config.worth = worth;

@@ -237,7 +237,10 @@ impl Index {
     const LEAST: usize = 8;
 
     fn hash(&self, name: &[u8]) -> u32 {
-        self.secret.hash_one(name) as u32
+        // `Hash` would add the length, which matters only if more follows.
+        let mut hasher = self.secret.build_hasher();
+        hasher.write(name);
+        hasher.finish() as u32
     }
 
     /// The slot at which the search for a hash begins.
@@ -285,8 +288,21 @@ impl Index {
         self.used += 1;
     }
 
+    /// Makes room for this many further strings.
+    pub fn reserve(&mut self, strings: usize) {
+        let slots = ((self.used + strings) * 8).div_ceil(5);
+        let slots = slots.next_power_of_two().max(Self::LEAST);
+        if slots > self.slots.len() {
+            self.resize(slots);
+        }
+    }
+
     fn grow(&mut self) {
-        let slots = (self.slots.len() * 2).max(Self::LEAST);
+        self.resize((self.slots.len() * 2).max(Self::LEAST));
+    }
+
+    /// Moves the content to another number of slots.
+    fn resize(&mut self, slots: usize) {
         let old = std::mem::replace(&mut self.slots, vec![Slot::EMPTY; slots]);
         for slot in old.into_iter().filter(|slot| !slot.is_empty()) {
             self.put(slot);
@@ -403,6 +419,9 @@ mod tests {
             let name = |value: u32| format!("name {value}").into_bytes();
             let (mut index, mut known, mut factor) = (Index::default(), HashMap::new(), 1);
             for (at, (adds, value)) in steps.into_iter().enumerate() {
+                if at == 100 {
+                    index.reserve(value as usize);
+                }
                 if at == 200 {
                     index.renumber(&(0..60).map(|number| 2 * number).collect::<Vec<_>>());
                     known.values_mut().for_each(|number| *number *= 2);

@@ -55,7 +55,8 @@ impl<'a> AutoReplay<'a> {
     /// Lets `auto` watch `log`. Only the `options` that separate pages from assets matter, for the
     /// count.
     #[must_use]
-    pub fn new(log: &'a AccessLog, options: &Options, auto: Auto) -> Self {
+    pub fn new(log: &'a AccessLog, options: &Options, mut auto: Auto) -> Self {
+        auto.expect_urls(log.urls.len());
         let mut odd = HashMap::new();
         let mut hosts = Interner::default();
         let names = (0..log.urls.len() as u32)

@@ -15,6 +15,10 @@ use super::{LogArgs, PredictError, Robots};
 /// A longer line is no log line; its rest is passed over without being kept.
 const MAX_LINE: usize = 64 * 1024;
 
+/// The number of lines for which room is made at once. The system provides only the memory that is
+/// used, and a table that grows is copied.
+const USUAL_LINES: usize = 1 << 18;
+
 /// A log in memory, in order.
 pub(super) struct LoadedLog {
     pub(super) name: String,
@@ -57,6 +61,7 @@ pub(super) fn load(
     finish: fn(&mut AccessLog),
 ) -> Result<LoadedLog, PredictError> {
     let mut log = AccessLog::default();
+    log.records.reserve(USUAL_LINES);
     let filter = args.filter();
     open(path)
         .and_then(|mut reader| for_each_line(&mut reader, |line| log.push_line(line, filter)))
@@ -204,12 +209,21 @@ fn damage(cause: io::Error, tool: &'static str) -> io::Error {
     io::Error::new(cause.kind(), Damage { tool, cause })
 }
 
-/// A reader that decompresses in a separate thread while earlier bytes are parsed.
+/// A reader that decompresses in a separate thread while earlier bytes are parsed. The buffers go
+/// back to that thread.
 struct Ahead {
-    pieces: Receiver<io::Result<Vec<u8>>>,
-    piece: Vec<u8>,
+    pieces: Receiver<io::Result<Piece>>,
+    used: SyncSender<Vec<u8>>,
+    piece: Piece,
     at: usize,
     ended: bool,
+}
+
+/// The first `len` bytes of a buffer.
+#[derive(Default)]
+struct Piece {
+    buffer: Vec<u8>,
+    len: usize,
 }
 
 impl Ahead {
@@ -220,35 +234,39 @@ impl Ahead {
     /// Begins to decompress `source`, which the program `tool` has compressed.
     fn of(source: impl Read + Send + 'static, tool: &'static str) -> io::Result<Self> {
         let (sender, pieces) = sync_channel(Self::WAITING);
+        let (used, free) = sync_channel(Self::WAITING);
         thread::Builder::new()
             .name("decompress".into())
-            .spawn(move || Self::read(source, tool, &sender))?;
+            .spawn(move || Self::read(source, tool, &sender, &free))?;
         Ok(Self {
             pieces,
-            piece: Vec::new(),
+            used,
+            piece: Piece::default(),
             at: 0,
             ended: false,
         })
     }
 
     /// Sends the bytes of the source; an empty piece is its end.
-    fn read(mut source: impl Read, tool: &'static str, pieces: &SyncSender<io::Result<Vec<u8>>>) {
+    fn read(
+        mut source: impl Read,
+        tool: &'static str,
+        pieces: &SyncSender<io::Result<Piece>>,
+        free: &Receiver<Vec<u8>>,
+    ) {
         loop {
-            let mut piece = Vec::with_capacity(Self::PIECE);
-            let read = source
-                .by_ref()
-                .take(Self::PIECE as u64)
-                .read_to_end(&mut piece)
-                .map_err(|error| damage(error, tool));
-            let last = !matches!(read, Ok(1..));
+            let mut buffer = free.try_recv().unwrap_or_else(|_| vec![0; Self::PIECE]);
+            let (len, failure) = fill(&mut source, &mut buffer);
+            let failure = failure.map(|error| damage(error, tool));
+            let last = failure.is_some() || len == 0;
             // The bytes that were read before an error may contain whole lines.
-            let sent = match read {
-                Err(error) if piece.is_empty() => pieces.send(Err(error)),
-                Err(error) => pieces
-                    .send(Ok(piece))
-                    .and_then(|()| pieces.send(Err(error))),
-                Ok(_) => pieces.send(Ok(piece)),
-            };
+            let mut sent = Ok(());
+            if len > 0 || failure.is_none() {
+                sent = pieces.send(Ok(Piece { buffer, len }));
+            }
+            if let Some(error) = failure {
+                sent = sent.and_then(|()| pieces.send(Err(error)));
+            }
             if last || sent.is_err() {
                 return;
             }
@@ -256,22 +274,41 @@ impl Ahead {
     }
 }
 
+/// Reads until a buffer is full, or until the end or an error. Returns the number of bytes.
+fn fill(source: &mut impl Read, buffer: &mut [u8]) -> (usize, Option<io::Error>) {
+    let mut len = 0;
+    while len < buffer.len() {
+        match source.read(&mut buffer[len..]) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (len, Some(error)),
+        }
+    }
+    (len, None)
+}
+
 impl BufRead for Ahead {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if self.at == self.piece.len() && !self.ended {
+        if self.at == self.piece.len && !self.ended {
             // A thread that is gone without saying that this is the end has failed.
-            self.piece = self
+            let next = self
                 .pieces
                 .recv()
                 .map_err(|_| io::Error::other("decompression failed"))??;
+            let used = std::mem::replace(&mut self.piece, next);
+            if !used.buffer.is_empty() {
+                // The other thread has ended, or has enough buffers.
+                let _ = self.used.try_send(used.buffer);
+            }
             self.at = 0;
-            self.ended = self.piece.is_empty();
+            self.ended = self.piece.len == 0;
         }
-        Ok(&self.piece[self.at..])
+        Ok(&self.piece.buffer[self.at..self.piece.len])
     }
 
     fn consume(&mut self, read: usize) {
-        self.at = (self.at + read).min(self.piece.len());
+        self.at = (self.at + read).min(self.piece.len);
     }
 }
 

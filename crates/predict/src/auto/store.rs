@@ -158,9 +158,18 @@ pub(super) struct Store {
 }
 
 impl Store {
+    /// The estimated bytes of a URL without its name.
+    pub(super) const LEAST_URL_BYTES: usize = size_of::<Url>() + 64;
+
     /// Estimated bytes held.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Makes room for this many further URLs.
+    pub(super) fn reserve_urls(&mut self, urls: usize) {
+        self.ids.reserve(urls);
+        self.urls.reserve(urls);
     }
 
     /// Returns the context of that name, if it exists.
@@ -555,7 +564,7 @@ const CONTEXT_BYTES: usize = size_of::<Context>() + 16;
 const ENTRY_BYTES: usize = size_of::<Entry>() * 3 / 2;
 
 fn url_bytes(name: &str) -> usize {
-    name.len() + size_of::<Url>() + 64
+    name.len() + Store::LEAST_URL_BYTES
 }
 
 fn put<T>(slots: &mut Vec<Option<T>>, free: &mut Vec<u32>, value: T) -> u32 {
