@@ -276,9 +276,10 @@ impl Auto {
             let agent = fnv1a(exchange.agent.unwrap_or("").as_bytes());
             Box::new(Session::new(exchange.now, exchange.user, agent))
         });
-        let page = self.note_url(&session, url, exchange);
+        let kind = exchange.kind();
+        let page = self.note_url(&session, url, exchange, kind);
         let new = !session.held.contains(url);
-        let outcome = self.outcome(&session, url, exchange);
+        let outcome = self.outcome(&session, url, exchange, kind);
         session.requested(url, self.is_of_use(outcome), &mut self.budget);
         if outcome != Outcome::Apart {
             self.budget.asked();

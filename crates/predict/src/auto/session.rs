@@ -298,10 +298,10 @@ impl Auto {
         session: &Session,
         id: u32,
         exchange: &Exchange<'_>,
+        told: Option<Kind>,
     ) -> Option<bool> {
         let first = session.held.is_empty();
         let pause = exchange.now.saturating_sub(session.last);
-        let told = exchange.kind();
         let public = self.store.is_public(id, self.least_users());
         let url = self.store.at_mut(id);
         // The classification by other users is ignored until enough of them requested the URL: the

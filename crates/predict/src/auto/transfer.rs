@@ -238,6 +238,7 @@ impl Auto {
         session: &Session,
         url: u32,
         exchange: &Exchange<'_>,
+        told: Option<Kind>,
     ) -> Outcome {
         let pause = exchange.now.saturating_sub(session.last);
         let pause = (!session.held.is_empty()).then_some(pause);
@@ -250,7 +251,7 @@ impl Auto {
             Timing::default()
         };
         // A part of a page may follow slowly. Its kind is known better than by the time.
-        let is_part = exchange.kind().is_some_and(|kind| kind != Kind::Page);
+        let is_part = told.is_some_and(|kind| kind != Kind::Page);
         let begins_load = match pause {
             Some(pause) if is_part => pause > LONG_PAUSE,
             _ => known.begins_load(pause),

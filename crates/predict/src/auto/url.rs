@@ -101,23 +101,27 @@ impl Kind {
     /// Returns the kind that a response's media type shows, if it tells more than the path.
     #[must_use]
     pub fn of_media_type(media_type: &str) -> Option<Self> {
-        let essence = media_type.split(';').next().unwrap_or(media_type).trim();
-        // Nearly all servers write media types in lower case.
-        let lower = match essence.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        let bytes = media_type.as_bytes();
+        let end = memchr::memchr(b';', bytes).unwrap_or(bytes.len());
+        let essence = bytes[..end].trim_ascii();
+        // Nearly all servers write media types in lower case. Without a way out, the loop runs on
+        // many bytes at once.
+        let has_upper = |found: bool, byte: &u8| found | byte.is_ascii_uppercase();
+        let lower = match essence.iter().fold(false, has_upper) {
             true => Cow::Owned(essence.to_ascii_lowercase()),
             false => Cow::Borrowed(essence),
         };
-        Some(match &*lower {
-            "text/html" | "application/xhtml+xml" => return None,
-            "text/css" => Self::Style,
-            "text/javascript"
-            | "application/javascript"
-            | "application/x-javascript"
-            | "application/wasm" => Self::Script,
-            "application/json" => Self::Data,
-            other if other.starts_with("image/") => Self::Image,
-            other if other.starts_with("font/") || other.contains("font") => Self::Font,
-            other if other.starts_with("audio/") || other.starts_with("video/") => Self::Download,
+        let name_at = memchr::memchr(b'/', &lower).map_or(lower.len(), |slash| slash + 1);
+        Some(match lower.split_at(name_at) {
+            (b"text/", b"html") | (b"application/", b"xhtml+xml") => return None,
+            (b"text/", b"css") => Self::Style,
+            (b"text/", b"javascript")
+            | (b"application/", b"javascript" | b"x-javascript" | b"wasm") => Self::Script,
+            (b"application/", b"json") => Self::Data,
+            (b"image/", _) => Self::Image,
+            (b"font/", _) => Self::Font,
+            _ if has_font(&lower) => Self::Font,
+            (b"audio/" | b"video/", _) => Self::Download,
             _ => return None,
         })
     }
@@ -136,6 +140,11 @@ impl Kind {
             _ => return None,
         })
     }
+}
+
+/// Returns whether a media type in lower case has the word `font`.
+fn has_font(media_type: &[u8]) -> bool {
+    memchr::memchr_iter(b'f', media_type).any(|at| media_type[at..].starts_with(b"font"))
 }
 
 /// The parts of a URL.
@@ -337,7 +346,26 @@ mod tests {
         ] {
             assert_eq!(Kind::of_path(path), kind, "{path}");
         }
-        assert_eq!(Kind::of_media_type("image/png"), Some(Kind::Image));
-        assert_eq!(Kind::of_media_type("text/html; charset=utf-8"), None);
+        for (media_type, kind) in [
+            ("image/png", Some(Kind::Image)),
+            ("Image/PNG ; a=b", Some(Kind::Image)),
+            ("text/css;charset=utf-8", Some(Kind::Style)),
+            ("application/x-javascript", Some(Kind::Script)),
+            ("application/json", Some(Kind::Data)),
+            ("font/woff2", Some(Kind::Font)),
+            ("application/x-font-ttf", Some(Kind::Font)),
+            ("application/vnd.ms-fontobject", Some(Kind::Font)),
+            ("video/mp4", Some(Kind::Download)),
+            ("audio/ogg", Some(Kind::Download)),
+            ("application/octet-stream", None),
+            ("text/html; charset=utf-8", None),
+            ("application/xhtml+xml", None),
+            ("a/fofon", None),
+            ("image", None),
+            ("font", Some(Kind::Font)),
+            ("", None),
+        ] {
+            assert_eq!(Kind::of_media_type(media_type), kind, "{media_type}");
+        }
     }
 }

@@ -278,24 +278,29 @@ pub(super) fn is_classic(attributes: &Attributes, media_type: &str) -> bool {
 /// Returns true if this is a media type of JavaScript without parameters: parameters make it
 /// another type (WHATWG MIME Sniffing section 4.6).
 pub fn is_script_type(media_type: &str) -> bool {
-    let media_type = media_type.trim().to_ascii_lowercase();
-    let Some((kind, name)) = media_type.split_once('/') else {
+    let Some((top_level, name)) = media_type.trim().split_once('/') else {
         return false;
     };
-    let plain = name.strip_prefix("x-").unwrap_or(name);
-    let old = plain
-        .strip_prefix("javascript1.")
-        .is_some_and(|minor| matches!(minor, "0" | "1" | "2" | "3" | "4" | "5"));
-    match kind {
-        "application" => matches!(plain, "javascript" | "ecmascript"),
-        "text" => {
-            matches!(
-                plain,
-                "javascript" | "ecmascript" | "jscript" | "livescript"
-            ) || old
-        }
-        _ => false,
+    let is_text = top_level.eq_ignore_ascii_case("text");
+    if !is_text && !top_level.eq_ignore_ascii_case("application") {
+        return false;
     }
+    let plain = match name.split_at_checked(2) {
+        Some((prefix, plain)) if prefix.eq_ignore_ascii_case("x-") => plain,
+        _ => name,
+    };
+    let is_one_of = |names: &[&str]| names.iter().any(|it| plain.eq_ignore_ascii_case(it));
+    is_one_of(&["javascript", "ecmascript"])
+        || (is_text && (is_one_of(&["jscript", "livescript"]) || is_old_javascript(plain)))
+}
+
+/// Returns true for `javascript1.0` to `javascript1.5`.
+fn is_old_javascript(name: &str) -> bool {
+    name.split_at_checked("javascript1.".len())
+        .is_some_and(|(name, minor)| {
+            name.eq_ignore_ascii_case("javascript1.")
+                && matches!(minor, "0" | "1" | "2" | "3" | "4" | "5")
+        })
 }
 
 /// Elements that end foreign content (HTML section 13.2.6.5).
@@ -346,4 +351,39 @@ pub(super) fn breaks_out(name: &[u8]) -> bool {
             | b"ul"
             | b"var"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn script_type_is_a_name_of_javascript() {
+        for script in [
+            "text/javascript",
+            " Application/JavaScript ",
+            "application/x-javascript",
+            "text/X-ECMAScript",
+            "text/jscript",
+            "text/LiveScript",
+            "text/javascript1.0",
+            "text/x-JavaScript1.5",
+        ] {
+            assert!(is_script_type(script), "{script}");
+        }
+        for other in [
+            "",
+            "javascript",
+            "text/javascript;charset=utf-8",
+            "text/javascript1.6",
+            "text/javascript1.",
+            "application/javascript1.1",
+            "application/jscript",
+            "image/javascript",
+            "text/x-x-javascript",
+            "text/\u{e9}\u{e9}javascript",
+        ] {
+            assert!(!is_script_type(other), "{other}");
+        }
+    }
 }
