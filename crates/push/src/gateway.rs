@@ -54,6 +54,7 @@ mod foreign_hosts;
 mod governed_pages;
 mod holds;
 mod image_accept;
+mod learning;
 mod misses;
 mod named;
 mod new_cookies;
@@ -86,6 +87,7 @@ mod visitors;
 mod visits;
 
 pub use audience::Audience;
+pub use learning::{may_teach, teach, teaches_alone};
 pub use output::{Clock, Config, Counts, Interest, Order, Output, PromiseStream, PushError};
 pub use page::Promise;
 pub use predictor::Predictor;

@@ -217,12 +217,39 @@ pub(super) fn learn(
     request: &RequestHead,
     head: &ResponseHead,
 ) -> Learned {
+    let candidates = record(predictor, context, request, head);
+    let mut learned = Learned::default();
+    for candidate in &candidates {
+        let need = learned.need(predictor, candidate);
+        learned.needs.extend(need);
+    }
+    let of_referrer = || {
+        let referrer = request.fields.get("referer").map(text_of);
+        context.page.map(Cow::Borrowed).or(referrer)
+    };
+    let document = context.document.and_then(|document| match document {
+        Document::Itself => Some(Cow::Borrowed(context.url)),
+        Document::Referrer => of_referrer(),
+    });
+    if let Some(document) = document {
+        let possible = learned.possible(predictor, &document, *document == *context.url);
+        learned.possible = PossibleNeeds::new(possible, context.named_by_scripts);
+    }
+    learned
+}
+
+/// Records a response with the predictor, and returns the candidates for a push.
+pub(super) fn record(
+    predictor: &mut dyn Predictor,
+    context: Context<'_>,
+    request: &RequestHead,
+    head: &ResponseHead,
+) -> Vec<Candidate> {
     let Context {
         url,
         page,
         is_frame,
-        document,
-        named_by_scripts,
+        ..
     } = context;
     let field = |name: &str| request.fields.get(name).map(text_of);
     let referrer = field("referer");
@@ -242,7 +269,7 @@ pub(super) fn learn(
         true => Some("iframe"),
         false => is_scripted.then_some("empty"),
     };
-    let candidates = predictor.sending(&Exchange {
+    predictor.sending(&Exchange {
         url,
         get: true,
         status: head.status,
@@ -253,21 +280,7 @@ pub(super) fn learn(
         destination: destination.as_deref().or(missing_destination),
         accept: accept.as_deref(),
         ..Exchange::default()
-    });
-    let mut learned = Learned::default();
-    for candidate in &candidates {
-        let need = learned.need(predictor, candidate);
-        learned.needs.extend(need);
-    }
-    let document = document.and_then(|document| match document {
-        Document::Itself => Some(url),
-        Document::Referrer => page.or(referrer.as_deref()),
-    });
-    if let Some(document) = document {
-        let possible = learned.possible(predictor, document, document == url);
-        learned.possible = PossibleNeeds::new(possible, named_by_scripts);
-    }
-    learned
+    })
 }
 
 impl Learned {

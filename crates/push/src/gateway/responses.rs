@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{Method, RequestHead, ResponseHead};
-use tandem_preload::Need;
 
 use super::changed_cookies::ChangedBy;
 use super::document::DocumentReader;
+use super::learning::{has_unknown_length, note_copies, take_named};
 use super::new_pages::Needs;
 use super::output::Interest;
 use super::own_needs::is_prefetch;
@@ -20,10 +20,8 @@ use super::session::{Gateway, Response};
 use super::table::{PageId, ResponseId};
 use super::visitors::visited_site;
 use crate::fetch_standard::{is_framed, is_navigation, is_revalidation};
-use crate::hints::{named_resources, names_resources};
-use crate::response_rules::{
-    CopyLifetime, KeptCopy, Reuse, browser_reuse, copy_lifetime, is_redirect,
-};
+use crate::hints::names_resources;
+use crate::response_rules::{CopyLifetime, KeptCopy, browser_reuse, copy_lifetime, is_redirect};
 use crate::url::{request_authority, request_url};
 use crate::wire::{url_hash, url_hash_of};
 
@@ -253,19 +251,18 @@ impl Gateway {
         {
             self.note_age(&visited_site(request), request, known.rest);
         }
-        if let Some(lifetime) = answer.lifetime {
-            predictor.note_lifetime(url, lifetime);
-        } else if head.status == 200 {
-            let reuse = browser_reuse(head, self.clock.unix_time(now));
-            predictor.note_kept(url, reuse != Reuse::Never);
-        }
+        let unix_time = self.clock.unix_time(now);
+        note_copies(predictor, url, head, answer.lifetime, unix_time);
         if answer.takes_pushes {
             self.view_page(now, id, url, request, head, predictor);
         }
         let mut learned = self.learn(now, id, url, request, head, predictor);
-        learned.useless = predictor.useless_pushes(url);
         let mut returning = Returning::default();
-        if answer.takes_pushes && self.companion.takes_checks() && is_navigation(request) {
+        if !answer.takes_pushes {
+            return (learned, returning);
+        }
+        learned.useless = predictor.useless_pushes(url);
+        if self.companion.takes_checks() && is_navigation(request) {
             returning = Returning::of(predictor, url);
             returning.add_unkept(predictor, &learned.needs);
         }
@@ -415,8 +412,7 @@ impl Gateway {
         };
         let needs = predictor::learn(predictor, context, request, head);
         if let Some(response) = self.responses.get_mut(id) {
-            let is_unsized = head.status == 200 && !head.fields.contains("content-length");
-            response.unsized_body = is_unsized.then_some(0);
+            response.unsized_body = has_unknown_length(head).then_some(0);
             response.url = Some(Arc::clone(url));
         }
         needs
@@ -430,30 +426,15 @@ impl Gateway {
         head: &ResponseHead,
     ) -> Option<Document> {
         let takes_pushes = |it: &Response| it.takes_pushes;
-        let is_read =
-            self.config.named_by_scripts > 0 && self.responses.get(id).is_some_and(takes_pushes);
-        let is_script = head.status == 200 && DocumentReader::is_script(head);
-        match (is_navigation(request), is_script) {
-            _ if !is_read => None,
-            (true, _) => Some(Document::Itself),
-            (false, true) => Some(Document::Referrer),
-            (false, false) => None,
+        if self.config.named_by_scripts == 0 || !self.responses.get(id).is_some_and(takes_pushes) {
+            return None;
         }
+        if is_navigation(request) {
+            return Some(Document::Itself);
+        }
+        let is_script = head.status == 200 && DocumentReader::is_script(head);
+        is_script.then_some(Document::Referrer)
     }
-}
-
-/// Removes the fields of a head that name resources. Returns these resources, unless the response
-/// is an error or leads elsewhere.
-fn take_named(url: &str, request: &RequestHead, head: &mut ResponseHead) -> Vec<Need> {
-    if !names_resources(head) {
-        return Vec::new();
-    }
-    let is_document = is_navigation(request) || DocumentReader::is_html(head);
-    let mut named = named_resources(url, head, is_document);
-    if head.status != 200 {
-        named.clear();
-    }
-    named
 }
 
 /// Returns whether a response may be a page, a part of one that names resources, or a redirect.

@@ -11,13 +11,15 @@
 //!
 //! `session` owns the machine, its timer and the wakers of all replies. `promising_reply`, `fetch`
 //! and `companion` are the three kinds of replies: to a request, of a push, and to the client's
-//! companion. `changing` is the reply to a request that may change resources. Fetches take the same
+//! companion. `changing` is the reply to a request that may change resources, and `learning_reply`
+//! the one to a client that takes no pushes. Fetches take the same
 //! pipeline as requests, so the same limits and policy hold.
 
 mod changing;
 mod companion;
 mod fetch;
 mod fetched_response;
+mod learning_reply;
 mod predictor;
 mod promising_reply;
 mod session;
@@ -36,6 +38,7 @@ use crate::path::Facts;
 use crate::stage::{Stage, refuse_reserved};
 use changing::Changing;
 use companion::Companion;
+use learning_reply::LearningReply;
 use promising_reply::PromisingReply;
 use session::PushSession;
 
@@ -150,6 +153,9 @@ impl Stage for Push {
         let watches = exchange.peer.push || self.learns;
         if !watches || exchange.request.method != Method::Get {
             return self.session.next().call(exchange);
+        }
+        if !exchange.peer.push && self.session.only_learns_from(&exchange.request) {
+            return LearningReply::start(&self.session, exchange);
         }
         PromisingReply::start(&self.session, exchange)
     }

@@ -14,7 +14,7 @@ use tandem_http::{RequestHead, ResponseHead};
 use tandem_predict::ids::IdMap;
 use tandem_push::gateway::{
     Clock, Config, Counts, FetchId, Gateway, Interest, Output, Predictor, Promise, PromiseStream,
-    ResponseId,
+    ResponseId, teaches_alone,
 };
 
 use super::Pushing;
@@ -195,21 +195,29 @@ impl PushSession {
         state.as_deref().map(interest).unwrap_or_default()
     }
 
+    /// Returns the predictor as this session uses it, if there is one.
+    pub(super) fn predictor(&self) -> Option<SessionPredictor<'_>> {
+        let learned = self.pushing.learned.as_ref()?;
+        Some(SessionPredictor {
+            learned,
+            session: self.session,
+            user: self.user,
+            speed: self.speed.as_ref(),
+        })
+    }
+
+    /// Returns whether a new machine would teach the predictor the response to a request, and do
+    /// nothing else. The client takes no pushes.
+    pub(super) fn only_learns_from(&self, request: &RequestHead) -> bool {
+        self.state.borrow().is_none() && self.pushing.early.is_none() && teaches_alone(request)
+    }
+
     /// Passes an event with the predictor to the machine, and carries its decisions out.
     pub(super) fn handle_learning<T>(
         &self,
         event: impl FnOnce(&mut Gateway, Option<&mut dyn Predictor>) -> T,
     ) -> T {
-        let mut predictor = self
-            .pushing
-            .learned
-            .as_ref()
-            .map(|learned| SessionPredictor {
-                learned,
-                session: self.session,
-                user: self.user,
-                speed: self.speed.as_ref(),
-            });
+        let mut predictor = self.predictor();
         let predictor = predictor
             .as_mut()
             .map(|predictor| predictor as &mut dyn Predictor);
@@ -387,12 +395,17 @@ pub(super) fn now() -> Instant {
 }
 
 fn clock() -> Clock {
-    let unix_time = SystemTime::now().duration_since(UNIX_EPOCH);
     Clock {
         instant: now(),
-        // A clock before 1970 is not set. With time zero, no date is in the past.
-        unix_time: unix_time.map_or(0, |time| time.as_secs()),
+        unix_time: unix_time(),
     }
+}
+
+/// Returns the seconds since 1970. A clock before 1970 is not set, and with time zero no date is in
+/// the past.
+pub(super) fn unix_time() -> u64 {
+    let unix_time = SystemTime::now().duration_since(UNIX_EPOCH);
+    unix_time.map_or(0, |time| time.as_secs())
 }
 
 /// Returns a random number for the choice of pages that are held out.
