@@ -203,14 +203,15 @@ impl Pump {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // A change in the course of this poll wakes the task again.
+        if self.is_cancelled(cx) {
+            return Poll::Ready(());
+        }
+        self.reprioritise(cx);
+        if self.unsent_timer.is_some() {
+            return self.poll_unsent(cx);
+        }
         loop {
-            if self.is_cancelled(cx) {
-                return Poll::Ready(());
-            }
-            self.reprioritise(cx);
-            if self.unsent_timer.is_some() {
-                return self.poll_unsent(cx);
-            }
             // A reply that is always ready must not fill the queue beyond its limit. The part that
             // is held back can wait, because the queue before it is full.
             let waits_for_room = self.head_sent && !self.finished;
