@@ -151,8 +151,17 @@ impl ResponsePolicy {
     /// Returns true if a cache may use the response, which has been stale for `staleness`, while it
     /// validates the response (RFC 5861 section 3).
     pub fn permits_stale_while_revalidating(&self, rules: CacheRules, staleness: Duration) -> bool {
-        let window = self.control.stale_while_revalidate;
-        window.is_some_and(|window| staleness <= window) && !self.forbids_stale_use(rules)
+        self.left_while_revalidating(rules, staleness).is_some()
+    }
+
+    /// Returns the time for which a cache may still do so, or `None` if it may not.
+    pub fn left_while_revalidating(
+        &self,
+        rules: CacheRules,
+        staleness: Duration,
+    ) -> Option<Duration> {
+        let left = self.control.stale_while_revalidate?.checked_sub(staleness);
+        left.filter(|_| !self.forbids_stale_use(rules))
     }
 
     /// Returns true if a cache may use the response, which has been stale for `staleness`, in place

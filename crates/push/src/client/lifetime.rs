@@ -29,6 +29,9 @@ pub(super) enum Lifetime {
     For(Duration),
     /// The response must be validated before each use.
     Validated,
+    /// A cache on the way sent the response although it is stale, and validates it meanwhile (RFC
+    /// 5861 section 3). The response may be used for this time.
+    Stale(Duration),
     /// The response names no lifetime.
     Unspecified,
     /// The response must not be stored. It serves only the request for which it was promised.
@@ -47,6 +50,12 @@ impl Lifetime {
         match freshness.remaining(Duration::ZERO) {
             _ if policy.needs_validation() => Self::Validated,
             None => Self::Unspecified,
+            // A cache has stored the response, and the origin may not have confirmed it since.
+            Some(Duration::ZERO) if head.fields.contains("age") => {
+                let staleness = freshness.staleness(Duration::ZERO);
+                let left = policy.left_while_revalidating(CacheRules::PRIVATE, staleness);
+                left.map_or(Self::Validated, Self::Stale)
+            }
             Some(Duration::ZERO) => Self::Validated,
             Some(time) => Self::For(time),
         }
@@ -58,6 +67,7 @@ impl Lifetime {
         match self {
             Self::For(time) => waited >= time.min(MAX_WAIT),
             Self::Unspecified => waited >= MAX_UNSPECIFIED_WAIT,
+            Self::Stale(time) => waited > time.min(MAX_UNSPECIFIED_WAIT),
             Self::Validated => waited >= MAX_UNSPECIFIED_WAIT || load.is_after(arrived, now),
             Self::HandedOver => waited >= MAX_HANDING_OVER,
         }
@@ -149,6 +159,20 @@ mod tests {
         assert_eq!(of(&[("expires", "0")]), Lifetime::Validated);
         let aged = [("cache-control", "max-age=60"), ("age", "20")];
         assert_eq!(of(&aged), Lifetime::For(secs(40)));
+        let stale = |control, age| of(&[("cache-control", control), ("age", age)]);
+        let window = "max-age=60, stale-while-revalidate=30";
+        assert_eq!(stale(window, "70"), Lifetime::Stale(secs(20)));
+        assert_eq!(stale(window, "90"), Lifetime::Stale(secs(0)));
+        // The time in seconds may have been rounded down.
+        assert_eq!(
+            stale("max-age=0, stale-while-revalidate=3", "0"),
+            Lifetime::Stale(secs(3))
+        );
+        // The origin could not be reached.
+        assert_eq!(stale(window, "91"), Lifetime::Validated);
+        assert_eq!(stale("max-age=60", "70"), Lifetime::Validated);
+        let from_origin = "max-age=0, stale-while-revalidate=30";
+        assert_eq!(of(&control(from_origin)), Lifetime::Validated);
     }
 
     #[test]
@@ -163,6 +187,11 @@ mod tests {
         assert!(!over(short, &load, secs(3)) && over(short, &load, secs(4)));
         let unspecified = Lifetime::Unspecified;
         assert!(!over(unspecified, &load, secs(29)) && over(unspecified, &load, secs(30)));
+        let stale = Lifetime::Stale(secs(2));
+        assert!(!over(stale, &load, secs(2)) && over(stale, &load, secs(3)));
+        // The next page is requested after the load of the present one.
+        let long = Lifetime::Stale(secs(9000));
+        assert!(!over(long, &load, secs(30)) && over(long, &load, secs(31)));
         let validated = Lifetime::Validated;
         assert!(!over(validated, &load, secs(3)) && over(validated, &load, secs(4)));
         for second in (2..40).step_by(2) {
