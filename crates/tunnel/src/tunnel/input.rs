@@ -12,6 +12,10 @@ use crate::wire::{Ack, Data, Segment, Segments, StreamSegment, expand};
 /// The replies to probes that wait. A peer that sends more of them at once does not wait for them.
 const MAX_REPLIES: usize = 8;
 
+/// The time without a datagram after which the next one ends the back-off of the timeout. A peer
+/// that is heard all the time keeps it.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// The time after which a probe of the round trip is repeated.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -27,7 +31,12 @@ impl Tunnel {
             return Ok(());
         }
         self.stats.datagrams_received += 1;
+        if now.saturating_sub(self.timing.last_received) >= SILENCE {
+            // The path may be back, and the next timeout far away.
+            self.timing.backoff = self.timing.backoff.min(1);
+        }
         self.timing.last_received = now;
+        self.timing.asked = None;
         self.stats.marked += u64::from(marked);
         self.control.marks = self.control.marks.wrapping_add(u32::from(marked));
         let mut result = Ok(());

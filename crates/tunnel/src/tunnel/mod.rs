@@ -466,6 +466,11 @@ impl Tunnel {
         self.control.echo_due = true;
     }
 
+    /// Returns the time since which the peer owes an answer: nothing has arrived since then.
+    pub const fn unanswered_since(&self) -> Option<Duration> {
+        self.timing.asked
+    }
+
     /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()

@@ -37,11 +37,16 @@ impl Tunnel {
             return self.count_datagram(now, out);
         }
         let size = self.pmtu.current();
+        let before = (self.recovery.next_number(), self.control.next_probe);
+        let probes_windows = !self.control.window_probes.is_empty();
         self.write_control(now, out);
         self.write_resets(now, out, size);
         self.write_acks(out, size);
         self.write_window_probes(out, size);
         self.write_data(now, out, size);
+        if probes_windows || before != (self.recovery.next_number(), self.control.next_probe) {
+            self.timing.asked.get_or_insert(now);
+        }
         self.count_datagram(now, out)
     }
 

@@ -6,6 +6,7 @@ mod faults;
 mod first_flight;
 mod late;
 mod opening;
+mod outages;
 mod path;
 mod rates;
 mod resume;
