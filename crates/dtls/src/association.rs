@@ -249,6 +249,12 @@ impl Association {
         &mut self.tunnel
     }
 
+    /// Returns the time since which the peer owes an answer, once the handshake is over.
+    pub fn unanswered_since(&self) -> Option<Instant> {
+        let since = self.tunnel.unanswered_since().filter(|_| self.connected);
+        since.map(|at| self.start + at)
+    }
+
     /// Returns `now` as the tunnel measures it.
     pub fn tunnel_time(&self, now: Instant) -> Duration {
         self.since_start(now)

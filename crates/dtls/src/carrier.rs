@@ -415,6 +415,7 @@ pub(crate) fn driver(
         announced: false,
         dropped_at: None,
         failures: 0,
+        looked_at: None,
     }
 }
 

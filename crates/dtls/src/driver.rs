@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tandem::error::{Error, Kind};
 use tandem::metrics::METRICS;
@@ -18,6 +18,9 @@ use crate::socket::{After, Socket};
 const BATCH: usize = 64;
 /// The failures of the socket in a row, without a datagram between them, that end an association.
 const MAX_FAILURES: u32 = 3;
+/// The least time without an answer after which a client probes the path, and looks whether its
+/// address has changed. It is also the least time between two looks.
+const LOOK: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// The memory of outgoing datagrams, which the associations of a thread share.
@@ -33,6 +36,8 @@ pub(crate) struct Driver {
     pub(crate) announced: bool,
     pub(crate) dropped_at: Option<Instant>,
     pub(crate) failures: u32,
+    /// The last look for a change of the address.
+    pub(crate) looked_at: Option<Instant>,
 }
 
 impl Drop for Driver {
@@ -140,9 +145,7 @@ impl Driver {
         match self.socket.after(error) {
             After::Ignore => {}
             After::Moved => {
-                let mut association = self.shared.association.borrow_mut();
-                let now = association.tunnel_time(Instant::now());
-                association.tunnel().path_changed(now);
+                self.note_move();
                 return true;
             }
             After::Refused => {
@@ -156,6 +159,39 @@ impl Driver {
         false
     }
 
+    /// Has everything in flight repeated from the new socket.
+    fn note_move(&self) {
+        let mut association = self.shared.association.borrow_mut();
+        let now = association.tunnel_time(Instant::now());
+        association.tunnel().path_changed(now);
+    }
+
+    /// Returns the time at which a client probes the path, if an answer is missing.
+    fn next_look(&self) -> Option<Instant> {
+        let Socket::Own { .. } = self.socket else {
+            return None;
+        };
+        let mut association = self.shared.association.borrow_mut();
+        let since = association.unanswered_since()?;
+        let round_trip = association.tunnel().rtt().unwrap_or_default();
+        let since = self.looked_at.map_or(since, |at| at.max(since));
+        Some(since + LOOK.max(round_trip.saturating_mul(2)))
+    }
+
+    /// Probes the path, if that is due, and follows a change of the machine's address. The time
+    /// between two timeouts of the tunnel doubles, so that it would notice late that the path is
+    /// back.
+    fn look(&mut self, now: Instant) {
+        if self.next_look().is_some_and(|at| at <= now) {
+            self.looked_at = Some(now);
+            if self.socket.follow_route() {
+                self.note_move();
+            } else {
+                self.shared.association.borrow_mut().tunnel().probe();
+            }
+        }
+    }
+
     /// Waits for a datagram, a call of a stream or a timer.
     async fn wait(&mut self, all_sent: bool, wake_at: Option<Instant>) {
         if !all_sent {
@@ -164,7 +200,9 @@ impl Driver {
         let linger = self.dropped_at.map(|at| at + LINGER);
         let expiry = self.shared.next_expiry();
         let wake_at = if all_sent {
-            wake_at.into_iter().chain(linger).chain(expiry).min()
+            let look = self.next_look();
+            let later = linger.into_iter().chain(expiry).chain(look);
+            wake_at.into_iter().chain(later).min()
         } else {
             Some(Instant::now())
         };
@@ -190,6 +228,7 @@ impl Driver {
             _ => {}
         }
         let now = Instant::now();
+        self.look(now);
         shared.association.borrow_mut().handle_timeout(now);
         shared.expire_unknown(now);
     }
@@ -293,24 +332,78 @@ mod tests {
         }
     }
 
-    /// The tunnel has no timer then, so the task would sleep until the next keep-alive.
-    #[tokio::test]
-    async fn flight_is_repeated_at_once_from_a_new_address() {
-        let gateway = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        let patience = Some(Duration::from_secs(20));
-        gateway.set_read_timeout(patience).expect("a timeout");
-        let address = gateway.local_addr().expect("an address");
-        let mut association = connected(address);
+    /// Writes a request on a new stream.
+    fn ask(association: &mut Association) {
         let now = association.tunnel_time(Instant::now());
         let tunnel = association.tunnel();
         let id = tunnel.open(now).expect("a stream");
         tunnel
             .write(id, &mut Bytes::from_static(b"question"))
             .expect("room");
+    }
+
+    /// Returns a gateway's socket, and its address.
+    fn gateway() -> (UdpSocket, SocketAddr) {
+        let gateway = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let patience = Some(Duration::from_secs(20));
+        gateway.set_read_timeout(patience).expect("a timeout");
+        let address = gateway.local_addr().expect("an address");
+        (gateway, address)
+    }
+
+    /// The tunnel has no timer then, so the task would sleep until the next keep-alive.
+    #[tokio::test]
+    async fn flight_is_repeated_at_once_from_a_new_address() {
+        let (gateway, address) = gateway();
+        let mut association = connected(address);
+        ask(&mut association);
         let mut driver = driver(association, stale(address), Side::Peer, 1);
         assert!(!driver.send().await, "the lost flight waits");
         while !driver.send().await {}
         let (size, from) = gateway.recv_from(&mut [0; 2000]).expect("a datagram");
         assert!(size > 0 && from.ip() == Ipv4Addr::LOCALHOST);
+    }
+
+    /// The machine has the socket's address still, but would send from another one now: 127.0.0.2
+    /// stands for the address of a network that is no longer the default.
+    #[tokio::test]
+    async fn unanswered_flight_leaves_from_the_present_address() {
+        let (gateway, address) = gateway();
+        let mut association = connected(address);
+        ask(&mut association);
+        let earlier = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 2), 0)).expect("a port");
+        earlier.connect(address).expect("a route");
+        let socket = Socket::Own {
+            port: Port::new(earlier).expect("a port"),
+            remote: address,
+            moved: None,
+        };
+        let mut driver = driver(association, socket, Side::Peer, 1);
+        let begun = Instant::now();
+        let moved_after = loop {
+            let all = driver.send().await;
+            let wake_at = driver.shared.association.borrow().poll_timeout();
+            driver.wait(all, wake_at).await;
+            gateway.set_nonblocking(true).expect("the mode");
+            let mut from = None;
+            while let Ok((_, at)) = gateway.recv_from(&mut [0; 2000]) {
+                from = Some(at.ip());
+            }
+            if from == Some(Ipv4Addr::LOCALHOST.into()) {
+                break begun.elapsed();
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "it stays");
+        };
+        assert!(
+            moved_after >= LOOK,
+            "it moved although an answer might have come"
+        );
+    }
+
+    #[tokio::test]
+    async fn socket_with_the_present_address_stays() {
+        let (_gateway, address) = gateway();
+        let mut socket = Socket::connect(address).expect("a socket");
+        assert!(!socket.follow_route());
     }
 }

@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::io::{self, IoSliceMut};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use socket2::SockRef;
@@ -95,6 +95,14 @@ impl Port {
             socket: UdpSocket::from_std(socket)?,
             state,
         })
+    }
+
+    /// Returns the IP address of the socket.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub(crate) fn own_address(&self) -> io::Result<IpAddr> {
+        Ok(self.socket.local_addr()?.ip())
     }
 
     /// Sends the datagrams, and waits while the socket is full. With `only`, all go there.

@@ -37,8 +37,9 @@ pub(crate) enum Socket {
     Shared { port: Rc<Port>, reader: Reader },
 }
 
-/// Creates a socket that is connected to `remote`.
-fn connect(remote: SocketAddr) -> io::Result<Port> {
+/// Returns a socket that is connected to `remote`. The system chooses its address, and sends
+/// nothing.
+fn connected(remote: SocketAddr) -> io::Result<UdpSocket> {
     let any = if remote.is_ipv4() {
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))
     } else {
@@ -46,7 +47,12 @@ fn connect(remote: SocketAddr) -> io::Result<Port> {
     };
     let socket = UdpSocket::bind(any)?;
     socket.connect(remote)?;
-    Port::new(socket)
+    Ok(socket)
+}
+
+/// Creates the socket of a client.
+fn connect(remote: SocketAddr) -> io::Result<Port> {
+    Port::new(connected(remote)?)
 }
 
 impl Socket {
@@ -123,6 +129,34 @@ impl Socket {
         if let Self::Shared { reader, .. } = self {
             reader.inbox.widen();
         }
+    }
+
+    /// Replaces the socket of a client whose datagrams would leave from another address now. Returns
+    /// true if it was replaced.
+    ///
+    /// A socket keeps its address while the machine has that, even after another network has become
+    /// the default. Its datagrams leave by that network then, which drops foreign addresses.
+    pub(crate) fn follow_route(&mut self) -> bool {
+        let Self::Own {
+            port,
+            remote,
+            moved,
+        } = self
+        else {
+            return false;
+        };
+        let Ok(socket) = connected(*remote) else {
+            return false;
+        };
+        let present = socket.local_addr().map(|address| address.ip());
+        let (Ok(present), Ok(own)) = (present, port.own_address()) else {
+            return false;
+        };
+        if present == own {
+            return false;
+        }
+        *moved = Some(Instant::now());
+        Port::new(socket).map(|new| *port = new).is_ok()
     }
 
     /// Decides on an error of the socket. If the network of a client has changed, its socket is
