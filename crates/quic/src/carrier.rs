@@ -354,6 +354,7 @@ impl QuicCarrier {
 
     /// Takes the watch over the sockets of a client, which tells why the connection has ended.
     pub(crate) fn watched_by(self, watch: Arc<Watch>) -> Self {
+        watch.control(&self.shared.connection);
         self.shared.watch.get_or_init(|| watch);
         self
     }

@@ -12,6 +12,7 @@
 mod model;
 
 use std::any::Any;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -23,6 +24,10 @@ use tandem_resume::{CarefulResume, Reaction, Restart, SavedSpeed, Trial};
 use tandem_tunnel::{Algorithm, unsent_limit};
 
 use crate::unsent::Unsent;
+
+/// The full packets of a probe that may exceed the window. One of them is what quinn compares with
+/// the window before each packet, and equality is too much.
+const PROBE_PACKETS: u64 = 3;
 
 /// Builds the controllers of connections.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +51,10 @@ struct ControllerState {
     unsent: Unsent,
     /// The number of acknowledgements that arrived while there was nothing to send.
     idle: u64,
+    /// The bytes in flight at most.
+    in_flight: u64,
+    /// True until a probe has left that may exceed the window.
+    is_probing: bool,
 }
 
 impl ControllerState {
@@ -68,6 +77,12 @@ impl ControllerState {
     }
 }
 
+impl fmt::Debug for Resuming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resuming").finish_non_exhaustive()
+    }
+}
+
 impl Resuming {
     fn new(algorithm: Algorithm, now: Instant, mtu: u16) -> Self {
         let inner = Model::new(algorithm, mtu);
@@ -78,6 +93,8 @@ impl Resuming {
             rtt: None,
             unsent: Unsent::default(),
             idle: 0,
+            in_flight: 0,
+            is_probing: false,
         })))
     }
 
@@ -141,6 +158,12 @@ impl Resuming {
         self.state().inner.is_bbr()
     }
 
+    /// Lets the next packets exceed the window, as those of a probe timeout do (RFC 9002, section
+    /// 7.5).
+    pub(crate) fn permit_probe(&self) {
+        self.state().is_probing = true;
+    }
+
     /// Returns the speed that the path has shown.
     pub(crate) fn speed(&self) -> Option<SavedSpeed> {
         self.state().resume.speed()
@@ -152,6 +175,8 @@ impl Controller for Resuming {
         let mut state = self.state();
         let now = state.since_start(now);
         state.inner.on_sent(now, bytes);
+        state.in_flight += bytes;
+        state.is_probing = false;
         let packet = state.inner.segment();
         state.unsent.on_sent(bytes, packet);
         state.wake_for_room();
@@ -182,6 +207,7 @@ impl Controller for Resuming {
     ) {
         let mut state = self.state();
         state.idle += u64::from(app_limited);
+        state.in_flight = in_flight;
         if app_limited {
             state.unsent.on_idle(in_flight);
         }
@@ -230,7 +256,12 @@ impl Controller for Resuming {
     }
 
     fn window(&self) -> u64 {
-        self.state().window()
+        let state = self.state();
+        let window = state.window();
+        if state.is_probing {
+            return window.max(state.in_flight + PROBE_PACKETS * state.inner.segment());
+        }
+        window
     }
 
     fn metrics(&self) -> ControllerMetrics {

@@ -15,13 +15,14 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use quinn::{Endpoint, VarInt};
 use tokio::sync::{Notify, oneshot};
 
+use crate::congestion::Resuming;
 use crate::socket::ClientSocket;
 
 /// The times without an answer before the first probe, and before each further one.
@@ -62,6 +63,8 @@ pub(crate) struct Watch {
     failed: Notify,
     /// True if the connection has ended because the peer's system refuses datagrams.
     has_ended: AtomicBool,
+    /// The congestion controller of the connection, once that exists.
+    controller: OnceLock<Resuming>,
 }
 
 impl Watch {
@@ -77,7 +80,15 @@ impl Watch {
             is_lost: AtomicBool::new(false),
             failed: Notify::new(),
             has_ended: AtomicBool::new(false),
+            controller: OnceLock::new(),
         })
+    }
+
+    /// Takes the controller of the connection.
+    pub(crate) fn control(&self, connection: &quinn::Connection) {
+        if let Some(controller) = Resuming::of(connection) {
+            self.controller.get_or_init(|| controller);
+        }
     }
 
     /// Notes that `bytes` are sent. A small datagram asks for nothing, since it may acknowledge
@@ -240,7 +251,12 @@ impl Guard {
         }
     }
 
+    /// Gives the connection a socket, which sends a probe. Bytes that wait for acknowledgements may
+    /// fill the window of congestion control meanwhile.
     fn rebind(&mut self, socket: Arc<ClientSocket>) {
+        if let Some(controller) = self.watch.controller.get() {
+            controller.permit_probe();
+        }
         if let Err(error) = self.endpoint.rebind_abstract(Arc::clone(&socket) as _) {
             // The old socket stays.
             tracing::debug!(%error, "cannot use another socket");

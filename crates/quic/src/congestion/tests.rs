@@ -3,6 +3,7 @@
 mod first_flight;
 mod late;
 mod moved;
+mod probes;
 mod rates;
 
 use std::net::{Ipv6Addr, SocketAddr};
