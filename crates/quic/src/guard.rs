@@ -4,6 +4,7 @@
 //!  socket ─▶ [`Watch`] ─▶ [`Guard`], a task of the I/O thread
 //!                           ├─ no answer: a probe, then a new socket
 //!                           ├─ no route: a new socket, once there is a route
+//!                           ├─ no answer, and the route has changed: a new socket
 //!                           └─ refused three times: the end of the connection
 //! ```
 //!
@@ -19,11 +20,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use quinn::{Endpoint, VarInt};
+use quinn::{AsyncUdpSocket, Endpoint, VarInt};
 use tokio::sync::{Notify, oneshot};
 
 use crate::congestion::Resuming;
-use crate::socket::ClientSocket;
+use crate::socket::{ClientSocket, own_address};
 
 /// The times without an answer before the first probe, and before each further one.
 const WAITS: [Duration; 3] = [
@@ -38,6 +39,9 @@ const MAX_REFUSALS: u32 = 3;
 /// The least time between two of these refusals. A gateway that restarts refuses datagrams for a
 /// moment, in which quinn may repeat a probe several times.
 const REFUSE_AGAIN: Duration = Duration::from_secs(1);
+/// The time without an answer after which the guard looks whether the machine would send from
+/// another address now, and the time between two looks.
+const LOOK: Duration = Duration::from_secs(1);
 /// The most bytes of a datagram that only acknowledges.
 const SMALL: usize = 64;
 /// The most bytes that answer a probe.
@@ -208,6 +212,7 @@ impl Guard {
             _ = &mut self.confirmed => {}
         }
         let (mut silence, mut move_at, mut moved) = (Silence::default(), None, None);
+        let mut looked = None;
         loop {
             if watch.refusals.load(Ordering::Relaxed) >= MAX_REFUSALS {
                 watch.has_ended.store(true, Ordering::Relaxed);
@@ -219,7 +224,10 @@ impl Guard {
                 move_at = move_at.or(earliest).or_else(|| Some(Instant::now()));
             }
             let asked = silence.due(watch.asked());
-            let due = [asked, move_at].into_iter().flatten().min();
+            let look = watch
+                .asked()
+                .map(|at| looked.map_or(at, |last: Instant| last.max(at)) + LOOK);
+            let due = [asked, look, move_at].into_iter().flatten().min();
             tokio::select! {
                 biased;
                 () = self.endpoint.wait_idle() => return,
@@ -229,6 +237,12 @@ impl Guard {
                 () = sleep_until(due) => {}
             }
             let now = Instant::now();
+            if look.is_some_and(|at| at <= now) {
+                looked = Some(now);
+                if watch.asked().is_some() && self.has_moved() {
+                    move_at = move_at.or(Some(now));
+                }
+            }
             let is_silent = silence.due(watch.asked()).is_some_and(|at| at <= now);
             let moves = move_at.is_some_and(|at| at <= now);
             if is_silent || moves {
@@ -248,6 +262,17 @@ impl Guard {
                     Err(_) => Some(now + MOVE_AGAIN),
                 };
             }
+        }
+    }
+
+    /// Returns true if a new socket would have another address than the present one. A socket keeps
+    /// its address while the machine has that, even after another network has become the default.
+    /// Its datagrams leave by that network then, which drops foreign addresses.
+    fn has_moved(&self) -> bool {
+        let own = AsyncUdpSocket::local_addr(&*self.socket).map(|address| address.ip());
+        match (own, own_address(self.remote)) {
+            (Ok(own), Ok(present)) => own != present,
+            _ => false,
         }
     }
 
