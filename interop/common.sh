@@ -67,10 +67,10 @@ build_tandem() {
     build TANDEM tandem --workspace --bins --features tandem-cli/submit
 }
 
-# A certificate for 127.0.0.1 with its key, in $work/cert.pem and $work/key.pem.
+# A certificate for 127.0.0.1 or for NAME, with its key, in $work/cert.pem and $work/key.pem: make_certificate [NAME]
 make_certificate() {
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=interop \
-        -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE \
+        -addext "subjectAltName=${1:+DNS:}${1:-IP:127.0.0.1}" -addext basicConstraints=critical,CA:FALSE \
         -keyout "$work/key.pem" -out "$work/cert.pem" 2>"$work/openssl.log" || { cat "$work/openssl.log" >&2 && exit 1; }
 }
 

@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# A client that changes its network during downloads, in network namespaces: its addresses and its default route change. There
+# is one client for each way. curl downloads a file that can be continued, and one that cannot. Needs root.
+#
+#                         ┌─ wifi ─┐
+#   curl ─▶ tandem client ┤        ├ router ─▶ tandem gateway ─▶ nginx
+#                         └─ lte ──┘
+#
+# The downloads last for about 16 s. At 3 s, wifi is gone, and lte follows a second later. At 8 s, wifi is back and becomes the
+# default, while the machine keeps its address on lte. The router drops the packets of one network that come by the other. All
+# downloads must arrive whole, except those over TCP that cannot be continued. No packet may leave for another host.
+#
+#   interop/roam.sh [WAY...]        TANDEM=path uses a program that is built already
+. "$(dirname "$0")/common.sh"
+
+ways=("$@")
+[ ${#ways[@]} -gt 0 ] || ways=(h3+quic h3+dtls h2+tls)
+
+[ "$(id -u)" -eq 0 ] || { echo "only root may create network namespaces" >&2 && exit 1; }
+PATH=$PATH:/usr/sbin:/sbin need curl curl nginx nginx-light ip iproute2 tcpdump tcpdump openssl openssl
+nginx=$(PATH=$PATH:/usr/sbin command -v nginx)
+build_tandem
+
+laptop=tandem-roam-$$-laptop router=tandem-roam-$$-router server=tandem-roam-$$-server
+remove() {
+    cleanup
+    local name
+    for name in "$laptop" "$router" "$server"; do ip netns del "$name" 2>/dev/null; done
+}
+trap remove EXIT
+
+# inside NAMESPACE COMMAND...
+inside() { ip netns exec "$@"; }
+
+# link NAMESPACE DEVICE ADDRESS NETWORK: a link to the router, which has the first address of the network.
+link() {
+    ip -n "$1" link add "$2" type veth peer name "$2" netns "$router" &&
+        ip -n "$router" address add "$4.1/24" dev "$2" && ip -n "$router" link set "$2" up &&
+        ip -n "$1" address add "$3/24" dev "$2" && ip -n "$1" link set "$2" up
+}
+
+# join DEVICE NETWORK: the laptop gets an address on this network, and sends by it from now on.
+join() {
+    ip -n "$laptop" link set "$1" up && ip -n "$laptop" address replace "$2.2/24" dev "$1" &&
+        ip -n "$laptop" route replace default via "$2.1" src "$2.2"
+}
+
+# leave DEVICE: the laptop loses its address on this network.
+leave() { ip -n "$laptop" address flush dev "$1" && ip -n "$laptop" link set "$1" down; }
+
+prepare() {
+    local name
+    for name in "$laptop" "$router" "$server"; do
+        ip netns add "$name" && ip -n "$name" link set lo up || return 1
+        # Each new link would announce itself.
+        inside "$name" sh -c 'for file in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 1 >"$file"; done'
+    done
+    link "$server" net 203.0.113.5 203.0.113 && ip -n "$server" route add default via 203.0.113.1 &&
+        link "$laptop" wifi 192.0.2.2 192.0.2 && link "$laptop" lte 198.51.100.2 198.51.100 && leave lte && join wifi 192.0.2 || return 1
+    # The router takes packets only from the network to which their source belongs.
+    inside "$router" sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward
+        for file in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 1 >"$file"; done'
+}
+
+# An origin with one file of 2 MB at 130 kB/s. Below /whole/, it has no validator and no ranges.
+start_origin() {
+    local kind temporary=''
+    mkdir "$work/files" && head -c 2000000 /dev/urandom >"$work/files/file" && mkdir "$work/files/whole" &&
+        cp "$work/files/file" "$work/files/whole/file" || exit 1
+    for kind in client_body proxy fastcgi uwsgi scgi; do temporary+="  ${kind}_temp_path $work/nginx-$kind;
+"; done
+    cat >"$work/nginx.conf" <<CONFIGURATION
+daemon off;
+user root;
+worker_processes 1;
+pid $work/nginx.pid;
+events {}
+http {
+$temporary
+  access_log off;
+  server {
+    listen 203.0.113.5:80;
+    root $work/files;
+    limit_rate 130k;
+    location /whole/ { etag off; max_ranges 0; add_header Last-Modified ""; }
+  }
+}
+CONFIGURATION
+    inside "$server" "$nginx" -e "$work/nginx.log" -c "$work/nginx.conf" &
+}
+
+# download WAY PATH: through the client of this way. A prompt end with an error is better than a part of a file.
+download() {
+    inside "$laptop" curl --silent --show-error --fail --max-time 35 --noproxy '' --proxy "http://127.0.0.1:${ports[$1]}" \
+        --output "$work/$1-${2//\//-}" "http://203.0.113.5$2"
+}
+
+arrived() { cmp "$work/files/file" "$work/$1-${2//\//-}"; }
+
+prepare || { echo "the networks did not come up" >&2 && exit 1; }
+make_certificate gw.example
+start_origin
+head -c 24 /dev/urandom | base64 >"$work/token"
+chmod 600 "$work/token"
+own="cert=$work/cert.pem&key=$work/key.pem"
+start '^tandem gateway: listening on h3\+dtls://(.*)$' ip netns exec "$server" "$TANDEM" gateway --auth "token-file=$work/token" \
+    --allow-dest 203.0.113.5:80 --listen "h3+quic://0.0.0.0:443?$own" --listen "h2+tls://0.0.0.0:443?$own" \
+    --listen "h3+dtls://0.0.0.0:4433?$own"
+
+# What the laptop sends elsewhere. Its own addresses are those of its programs among each other.
+inside "$laptop" tcpdump -n -l -i any 'not host 203.0.113.5 and not net 127.0.0.0/8 and not arp' \
+    >"$work/strays" 2>"$work/tcpdump.log" &
+
+declare -A ports
+port=8200
+for way in "${ways[@]}"; do
+    at=443
+    [ "$way" = h3+dtls ] && at=4433
+    port=$((port + 1))
+    start '^tandem client: listening on http://(.*)$' ip netns exec "$laptop" "$TANDEM" client --token-file "$work/token" \
+        --listen "http://127.0.0.1:$port" --gateway "$way://gw.example:$at?ip=203.0.113.5&ca=$work/cert.pem"
+    ports[$way]=$port
+done
+
+downloads=()
+for way in "${ways[@]}"; do
+    for path in /file /whole/file; do
+        download "$way" "$path" 2>"$work/$way-${path//\//-}.error" &
+        downloads+=($!)
+    done
+done
+sleep 3
+leave wifi
+sleep 1
+join lte 198.51.100
+sleep 4
+join wifi 192.0.2
+wait "${downloads[@]}"
+
+for way in "${ways[@]}"; do
+    check "$way continues a download in another network" arrived "$way" /file
+    # A connection over TCP ends with its address.
+    [ "$way" = h2+tls ] || check "$way keeps its session in another network" arrived "$way" /whole/file
+done
+nothing_strayed() { cat "$work/tcpdump.log" "$work/strays" && grep -q listening "$work/tcpdump.log" && [ ! -s "$work/strays" ]; }
+check 'the laptop sends to its gateway only' nothing_strayed
+finish
