@@ -131,7 +131,7 @@ impl Socket {
         }
     }
 
-    /// Replaces the socket of a client whose datagrams would leave from another address now. Returns
+    /// Replaces the socket of a client if its machine would send from another address now. Returns
     /// true if it was replaced.
     ///
     /// A socket keeps its address while the machine has that, even after another network has become

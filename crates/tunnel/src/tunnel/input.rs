@@ -36,7 +36,6 @@ impl Tunnel {
             self.timing.backoff = self.timing.backoff.min(1);
         }
         self.timing.last_received = now;
-        self.timing.asked = None;
         self.stats.marked += u64::from(marked);
         self.control.marks = self.control.marks.wrapping_add(u32::from(marked));
         let mut result = Ok(());
@@ -58,6 +57,15 @@ impl Tunnel {
     }
 
     fn on_segment(&mut self, now: Duration, segment: &Segment<'_>) -> Result<(), InputError> {
+        // Data of the peer tell nothing about the other direction of the path.
+        let answers = match segment {
+            Segment::Stream(it) => it.ack.is_some() || it.reset.is_some() || it.reset_ack,
+            Segment::ProbeReply { .. } => true,
+            _ => false,
+        };
+        if answers {
+            self.timing.asked = None;
+        }
         match *segment {
             Segment::Stream(ref segment) => return self.on_stream_segment(now, segment),
             Segment::Probe { id, .. } => {

@@ -466,7 +466,7 @@ impl Tunnel {
         self.control.echo_due = true;
     }
 
-    /// Returns the time since which the peer owes an answer: nothing has arrived since then.
+    /// Returns the time since which the peer owes an acknowledgement or the reply to a probe.
     pub const fn unanswered_since(&self) -> Option<Duration> {
         self.timing.asked
     }

@@ -42,7 +42,7 @@ pub(super) struct Control {
 pub(super) struct Timing {
     pub(super) last_received: Duration,
     pub(super) last_sent: Duration,
-    /// The first time since the last arrival at which something left that the peer answers.
+    /// The first time since the last answer at which something left that the peer answers.
     pub(super) asked: Option<Duration>,
     /// The last time at which something left or arrived that restarts the timeout.
     pub(super) restarted: Duration,

@@ -88,3 +88,31 @@ fn end_owes_no_answer_once_it_was_heard() {
     // The last datagrams of both ends only acknowledge.
     assert_eq!(unanswered(&path), [None, None]);
 }
+
+/// The datagrams of one direction may vanish, as after a change of this end's route.
+#[test]
+fn data_of_the_peer_is_no_answer() {
+    let mut path = Path::new(&Config::default(), &link(), 1);
+    let id = path.client.tunnel.open(path.now).expect("open");
+    let write = |path: &mut Path, is_client: bool| {
+        let end = if is_client {
+            &mut path.client
+        } else {
+            &mut path.server
+        };
+        let mut data = Bytes::from_static(b"some data");
+        end.tunnel.write(id, &mut data).expect("open");
+    };
+    write(&mut path, true);
+    path.run_for(SECOND);
+    assert_eq!(path.client.tunnel.unanswered_since(), None);
+    path.lose_after = Some(0);
+    write(&mut path, true);
+    write(&mut path, false);
+    let asked = path.now;
+    path.run_for(60 * MS);
+    assert!(path.client.received[&id].0 == b"some data");
+    assert_eq!(path.client.tunnel.unanswered_since(), Some(asked));
+    path.run_for(SECOND);
+    assert_eq!(path.client.tunnel.unanswered_since(), None);
+}
