@@ -65,6 +65,9 @@ const MOST_EMPTY: usize = 2;
 /// The time from the break to the head of the rest.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// The time between two looks for a reload while the head of the rest has not come.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// The stage of a lane.
 pub struct Continue {
     /// The stage that exchanges go on to.
@@ -168,6 +171,8 @@ struct Outage {
     pause: Option<Pin<Box<Sleep>>>,
     /// The number of bytes to drop, which the reader has.
     skipped: u64,
+    /// The next look for a reload, if the last request left before one.
+    look: Option<Pin<Box<Sleep>>>,
 }
 
 /// Returns whether an error means that the session, the path or the origin was lost. A refusal, a
@@ -281,6 +286,7 @@ impl Download {
             limit: None,
             pause: None,
             skipped: 0,
+            look: None,
         });
         let has_head = outage.requests > 0 && outage.limit.is_none();
         if has_head && self.arrived == outage.asked_at {
@@ -306,6 +312,34 @@ impl Download {
             Some(outage) => given_up(result, outage.error),
             None => error,
         }
+    }
+
+    /// Requests the rest of the response.
+    fn ask(&mut self) -> Reply {
+        if let Some(outage) = &mut self.outage {
+            let is_over = self.asked.after_reload.is_over();
+            outage.look = (!is_over).then(|| Box::pin(tokio::time::sleep(LOOK)));
+        }
+        self.asked.ask(&self.rest)
+    }
+
+    /// Returns true if the head of the rest is awaited from the configuration before a reload. Its
+    /// gateway may be gone.
+    fn is_left_behind(&mut self, cx: &mut Context<'_>) -> bool {
+        let waits = self.awaits_rest();
+        let Some(outage) = self.outage.as_mut().filter(|_| waits) else {
+            return false;
+        };
+        let Some(look) = &mut outage.look else {
+            return false;
+        };
+        while look.as_mut().poll(cx).is_ready() {
+            if self.asked.after_reload.is_over() {
+                return true;
+            }
+            look.as_mut().reset(Instant::now() + LOOK);
+        }
+        false
     }
 
     /// Resolves once a request for the rest is due or under way. Fails at the time limit.
@@ -386,8 +420,10 @@ impl Parts for Continued {
                 if let Err(error) = std::task::ready!(download.poll_outage(cx)) {
                     return self.end(Some(error));
                 }
-                self.reply
-                    .get_or_insert_with(|| download.asked.ask(&download.rest));
+                if download.is_left_behind(cx) {
+                    self.reply = None;
+                }
+                self.reply.get_or_insert_with(|| download.ask());
             }
             let Some(reply) = &mut self.reply else {
                 return Poll::Ready(None);

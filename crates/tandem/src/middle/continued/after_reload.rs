@@ -38,6 +38,11 @@ impl AfterReload {
         let _ = self.continuing.set(continuing.unwrap_or_else(refusing));
     }
 
+    /// Returns true after the reload.
+    pub(super) fn is_over(&self) -> bool {
+        self.continuing.get().is_some()
+    }
+
     /// Sends the request for the rest of a download, to `next` unless there was a reload.
     pub(super) fn ask(&self, exchange: Exchange, next: &Rc<dyn Stage>) -> Reply {
         match self.continuing.get() {

@@ -555,3 +555,33 @@ async fn rest_without_a_way_after_a_reload_is_not_requested() {
     }
     assert!(next.asked.take().is_empty());
 }
+
+/// The gateway of the former configuration is gone, which may be the reason for the reload.
+#[tokio::test(start_paused = true)]
+async fn rest_that_waits_at_a_reload_goes_by_the_next_configuration() {
+    let next = Rc::new(Script {
+        answers: RefCell::new([rest(4)].into()),
+        ..Script::default()
+    });
+    let silent = Answer {
+        parts: Vec::new(),
+        end: End::Never,
+    };
+    let gone = Rc::new(Script {
+        answers: RefCell::new([first(4), silent].into()),
+        ..Script::default()
+    });
+    let end = AfterReload::default();
+    let stage = Continue {
+        next: Rc::clone(&gone) as _,
+        after_reload: end.going_on(),
+    };
+    let mut reply = stage.call(get());
+    let reload = async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        end.set(Some(Rc::clone(&next) as _));
+    };
+    let (got, ()) = tokio::join!(read(&mut reply), reload);
+    assert_eq!(got, whole());
+    assert_eq!((gone.asked.take().len(), next.asked.take().len()), (2, 1));
+}
