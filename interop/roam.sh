@@ -23,9 +23,15 @@ build_tandem
 
 laptop=tandem-roam-$$-laptop router=tandem-roam-$$-router server=tandem-roam-$$-server
 remove() {
-    cleanup
-    local name
+    local name pids
+    for name in "$laptop" "$router" "$server"; do
+        # Programs of a job that is a shell outlast it.
+        pids=$(ip netns pids "$name" 2>/dev/null)
+        [ -z "$pids" ] || kill $pids 2>/dev/null
+    done
+    wait
     for name in "$laptop" "$router" "$server"; do ip netns del "$name" 2>/dev/null; done
+    cleanup
 }
 trap remove EXIT
 
@@ -86,7 +92,7 @@ $temporary
   }
 }
 CONFIGURATION
-    inside "$server" "$nginx" -e "$work/nginx.log" -c "$work/nginx.conf" &
+    ip netns exec "$server" "$nginx" -e "$work/nginx.log" -c "$work/nginx.conf" &
 }
 
 # download WAY PATH: through the client of this way. A prompt end with an error is better than a part of a file.
@@ -108,7 +114,7 @@ start '^tandem gateway: listening on h3\+dtls://(.*)$' ip netns exec "$server" "
     --listen "h3+dtls://0.0.0.0:4433?$own"
 
 # What the laptop sends elsewhere. Its own addresses are those of its programs among each other.
-inside "$laptop" tcpdump -n -l -i any 'not host 203.0.113.5 and not net 127.0.0.0/8 and not arp' \
+ip netns exec "$laptop" tcpdump -n -l -i any 'not host 203.0.113.5 and not net 127.0.0.0/8 and not arp' \
     >"$work/strays" 2>"$work/tcpdump.log" &
 
 declare -A ports
