@@ -239,7 +239,9 @@ impl Guard {
             let now = Instant::now();
             if look.is_some_and(|at| at <= now) {
                 looked = Some(now);
-                if watch.asked().is_some() && self.has_moved() {
+                // An answer may have come since, and another datagram may have left.
+                let is_unanswered = watch.asked().is_some_and(|at| at + LOOK <= now);
+                if is_unanswered && self.may_move && self.has_moved() {
                     move_at = move_at.or(Some(now));
                 }
             }
