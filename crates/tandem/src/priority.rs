@@ -155,11 +155,12 @@ impl PriorityWatch {
         self.shared.set(precedence);
     }
 
-    /// Ready with the present precedence once it differs from the one seen last.
+    /// Ready with the present precedence once it differs from the one seen last. The task is woken
+    /// at the next change in both cases.
     pub fn poll_changed(&mut self, cx: &Context<'_>) -> Poll<Precedence> {
+        self.shared.wake_at_change(cx.waker());
         let now = self.shared.get();
         if now == self.seen {
-            self.shared.wake_at_change(cx.waker());
             return Poll::Pending;
         }
         self.seen = now;
@@ -227,5 +228,17 @@ mod tests {
         shared.set(Precedence::default());
         shared.set(Precedence::push(Priority(1)));
         assert!(woken(1), "a wake-up is asked for with each poll");
+    }
+
+    #[test]
+    fn watch_that_reports_a_change_wakes_at_the_next() {
+        let count = Arc::<Count>::default();
+        let waker = Waker::from(Arc::clone(&count));
+        let shared = SharedPriority::default();
+        let mut watch = shared.watch();
+        shared.set(Precedence::push(Priority(5)));
+        assert!(watch.poll_changed(&Context::from_waker(&waker)).is_ready());
+        shared.set(Precedence::default());
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
     }
 }
