@@ -139,7 +139,7 @@ impl Gateway {
 
     /// Waits until the client's reports have reached the gateway. A busy machine may delay each
     /// thread, so both ends answer something after the reports are due.
-    fn wait_for_reports(&self, client: &mut Client) {
+    pub(crate) fn wait_for_reports(&self, client: &mut Client) {
         // The client gathers reports for a quarter of a second.
         std::thread::sleep(Duration::from_millis(500));
         let http = client.stream.get_ref().peer_addr().unwrap();

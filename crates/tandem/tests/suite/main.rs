@@ -32,6 +32,7 @@ mod half_open;
 mod harness;
 mod isolation;
 mod learning;
+mod learning_without_pushes;
 mod limits;
 mod many_streams;
 mod next_pages;

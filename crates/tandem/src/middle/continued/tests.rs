@@ -558,7 +558,7 @@ async fn rest_without_a_way_after_a_reload_is_not_requested() {
 
 /// The gateway of the former configuration is gone, which may be the reason for the reload.
 #[tokio::test(start_paused = true)]
-async fn rest_that_waits_at_a_reload_goes_by_the_next_configuration() {
+async fn rest_waiting_at_a_reload_goes_by_the_next_lane() {
     let next = Rc::new(Script {
         answers: RefCell::new([rest(4)].into()),
         ..Script::default()
