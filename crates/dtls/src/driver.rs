@@ -159,11 +159,13 @@ impl Driver {
         false
     }
 
-    /// Has everything in flight repeated from the new socket.
+    /// Has everything in flight repeated from the new socket. A probe leaves too, since the peer
+    /// may owe the reply to a probe only.
     fn note_move(&self) {
         let mut association = self.shared.association.borrow_mut();
         let now = association.tunnel_time(Instant::now());
         association.tunnel().path_changed(now);
+        association.tunnel().probe();
     }
 
     /// Returns the time at which a client probes the path, if an answer is missing.
@@ -259,7 +261,7 @@ impl Driver {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
     use std::time::Duration;
 
     use bytes::Bytes;
@@ -364,40 +366,94 @@ mod tests {
         assert!(size > 0 && from.ip() == Ipv4Addr::LOCALHOST);
     }
 
-    /// The machine has the socket's address still, but would send from another one now: 127.0.0.2
-    /// stands for the address of a network that is no longer the default.
+    /// Otherwise the gateway would learn the new address with the next look only.
     #[tokio::test]
-    async fn unanswered_flight_leaves_from_the_present_address() {
+    async fn lost_probe_is_repeated_at_once_from_a_new_address() {
         let (gateway, address) = gateway();
         let mut association = connected(address);
-        ask(&mut association);
+        association.tunnel().probe();
+        let mut driver = driver(association, stale(address), Side::Peer, 1);
+        assert!(!driver.send().await, "the lost probe waits");
+        while !driver.send().await {}
+        assert_eq!(sources(&gateway), [Ipv4Addr::LOCALHOST]);
+    }
+
+    /// Returns the socket of a client whose machine has the address 127.0.0.2 still, but would send
+    /// from another one now. It stands for that of a network that is no longer the default.
+    fn earlier(gateway: SocketAddr) -> Socket {
         let earlier = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 2), 0)).expect("a port");
-        earlier.connect(address).expect("a route");
-        let socket = Socket::Own {
+        earlier.connect(gateway).expect("a route");
+        Socket::Own {
             port: Port::new(earlier).expect("a port"),
-            remote: address,
+            remote: gateway,
             moved: None,
-        };
-        let mut driver = driver(association, socket, Side::Peer, 1);
-        let begun = Instant::now();
-        let moved_after = loop {
+        }
+    }
+
+    /// Returns the sources of the datagrams that wait at a gateway.
+    fn sources(gateway: &UdpSocket) -> Vec<IpAddr> {
+        gateway.set_nonblocking(true).expect("the mode");
+        let next = || gateway.recv_from(&mut [0; 2000]).ok();
+        let from = std::iter::from_fn(next).map(|(_, from)| from.ip());
+        from.collect()
+    }
+
+    /// Drives a client until `is_over`. Returns the time since `begun`.
+    async fn drive(
+        driver: &mut Driver,
+        begun: Instant,
+        mut is_over: impl FnMut() -> bool,
+    ) -> Duration {
+        while !is_over() {
+            let spent = begun.elapsed();
+            assert!(spent < Duration::from_secs(20), "it does not happen");
             let all = driver.send().await;
             let wake_at = driver.shared.association.borrow().poll_timeout();
-            driver.wait(all, wake_at).await;
-            gateway.set_nonblocking(true).expect("the mode");
-            let mut from = None;
-            while let Ok((_, at)) = gateway.recv_from(&mut [0; 2000]) {
-                from = Some(at.ip());
+            let soon = Instant::now() + Duration::from_millis(50);
+            let wake_at = wake_at.map_or(soon, |at| at.min(soon));
+            driver.wait(all, Some(wake_at)).await;
+        }
+        begun.elapsed()
+    }
+
+    #[tokio::test]
+    async fn unanswered_flight_leaves_from_the_present_address() {
+        for only_probes in [false, true] {
+            let (gateway, address) = gateway();
+            let mut association = connected(address);
+            if only_probes {
+                association.tunnel().probe();
+            } else {
+                ask(&mut association);
             }
-            if from == Some(Ipv4Addr::LOCALHOST.into()) {
-                break begun.elapsed();
-            }
-            assert!(begun.elapsed() < Duration::from_secs(20), "it stays");
+            let mut driver = driver(association, earlier(address), Side::Peer, 1);
+            let has_moved = || sources(&gateway).contains(&Ipv4Addr::LOCALHOST.into());
+            let moved_after = drive(&mut driver, Instant::now(), has_moved).await;
+            // An answer might come before, and with the next look the client would be late.
+            let times = LOOK..LOOK * 3 / 2;
+            assert!(
+                times.contains(&moved_after),
+                "{only_probes}: {moved_after:?}"
+            );
+        }
+    }
+
+    /// The tunnel itself has no timer for probes, and doubles that for data.
+    #[tokio::test]
+    async fn unanswered_client_probes_once_a_second() {
+        let (gateway, address) = gateway();
+        let mut association = connected(address);
+        association.tunnel().probe();
+        let socket = Socket::connect(address).expect("a socket");
+        let mut driver = driver(association, socket, Side::Peer, 1);
+        let mut count = 0;
+        let has_probed = || {
+            count += sources(&gateway).len();
+            count >= 5
         };
-        assert!(
-            moved_after >= LOOK,
-            "it moved although an answer might have come"
-        );
+        let spent = drive(&mut driver, Instant::now(), has_probed).await;
+        assert_eq!(count, 5);
+        assert!((LOOK * 4..LOOK * 6).contains(&spent), "{spent:?}");
     }
 
     #[tokio::test]
