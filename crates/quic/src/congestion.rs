@@ -51,7 +51,7 @@ struct ControllerState {
     unsent: Unsent,
     /// The number of acknowledgements that arrived while there was nothing to send.
     idle: u64,
-    /// The bytes in flight at most.
+    /// An upper bound of the bytes in flight.
     in_flight: u64,
     /// True until a probe has left that may exceed the window.
     is_probing: bool,
@@ -103,7 +103,8 @@ impl Resuming {
         Self::from(connection.congestion_state())
     }
 
-    fn from(controller: Box<dyn Controller>) -> Option<Self> {
+    /// Takes a controller of a [`Factory`].
+    pub(crate) fn from(controller: Box<dyn Controller>) -> Option<Self> {
         Some(*controller.into_any().downcast().ok()?)
     }
 
@@ -235,6 +236,7 @@ impl Controller for Resuming {
         let mut state = self.state();
         let (now, sent) = (state.since_start(now), state.since_start(sent));
         let (packet, window) = (state.inner.segment(), state.window());
+        state.in_flight = state.in_flight.saturating_sub(lost_bytes);
         state.unsent.on_lost(lost_bytes, packet, window);
         let reaction = match is_persistent_congestion {
             true => state.resume.on_timeout(),

@@ -50,6 +50,8 @@ struct End {
     connection: Option<(ConnectionHandle, Connection)>,
     address: SocketAddr,
     out: Link,
+    /// The datagrams that may leave with one call.
+    max_datagrams: usize,
 }
 
 impl End {
@@ -62,6 +64,7 @@ impl End {
             connection: None,
             address: (Ipv6Addr::LOCALHOST, port).into(),
             out: Link::new(out.clone(), u64::from(port)).expect("a valid link"),
+            max_datagrams: 1,
         }
     }
 
@@ -113,7 +116,7 @@ impl End {
             }
         }
         let mut bytes = Vec::new();
-        while let Some(transmit) = connection.poll_transmit(now, 1, &mut bytes) {
+        while let Some(transmit) = connection.poll_transmit(now, self.max_datagrams, &mut bytes) {
             self.transmit(at, &transmit, &bytes);
             bytes.clear();
         }

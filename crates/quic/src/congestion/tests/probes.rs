@@ -33,3 +33,24 @@ fn permitted_probe_leaves_although_the_window_is_full() {
         assert!(download.run(5 * ROUND_TRIP) > 0, "{algorithm:?}");
     }
 }
+
+/// quinn reports losses after the bytes in flight, so that they would permit as many bytes more.
+#[test]
+fn permitted_probe_is_no_burst_after_losses() {
+    for algorithm in [Algorithm::Bbr, Algorithm::Cubic] {
+        let mut download = Download::over(algorithm, &link(20 * MEGA, ROUND_TRIP), None);
+        download.server.max_datagrams = 10;
+        download.run(2 * ROUND);
+        for is_cut in [true, false, true] {
+            download.is_cut = is_cut;
+            download.run(10 * MS);
+        }
+        let before = download.lost();
+        download.run(Duration::from_secs(6));
+        assert!(download.lost() > before + 10, "{algorithm:?}: no losses");
+        assert_eq!(datagrams_of_ping(&mut download), 0, "the window has room");
+        download.controller().permit_probe();
+        let sent = datagrams_of_ping(&mut download);
+        assert!((1..=2).contains(&sent), "{algorithm:?}: {sent}");
+    }
+}
