@@ -24,7 +24,7 @@ use quinn::{AsyncUdpSocket, Endpoint, VarInt};
 use tokio::sync::{Notify, oneshot};
 
 use crate::congestion::Resuming;
-use crate::socket::{ClientSocket, own_address};
+use crate::socket::ClientSocket;
 
 /// The times without an answer before the first probe, and before each further one.
 const WAITS: [Duration; 3] = [
@@ -42,6 +42,9 @@ const REFUSE_AGAIN: Duration = Duration::from_secs(1);
 /// The time without an answer after which the guard looks whether the machine would send from
 /// another address now, and the time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
+/// The least time between two moves after looks without an answer between them. A machine with
+/// several paths may choose another address each time.
+const FOLLOW_AGAIN: Duration = Duration::from_secs(8);
 /// The most bytes of a datagram that only acknowledges.
 const SMALL: usize = 64;
 /// The most bytes that answer a probe.
@@ -189,6 +192,25 @@ impl Silence {
     }
 }
 
+/// The looks whether the machine would send from another address.
+#[derive(Debug, Default)]
+struct Looks {
+    last: Option<Instant>,
+    /// The last look after which the connection moved.
+    moved: Option<Instant>,
+}
+
+impl Looks {
+    /// Returns the time of the next look, if a datagram was sent at `asked` and none has arrived
+    /// since.
+    fn due(&self, asked: Option<Instant>) -> Option<Instant> {
+        let asked = asked?;
+        let next = self.last.map_or(asked, |at| at.max(asked)) + LOOK;
+        let unconfirmed = self.moved.filter(|at| asked <= *at);
+        Some(unconfirmed.map_or(next, |at| next.max(at + FOLLOW_AGAIN)))
+    }
+}
+
 /// The task that watches one connection.
 pub(crate) struct Guard {
     pub(crate) watch: Arc<Watch>,
@@ -212,7 +234,7 @@ impl Guard {
             _ = &mut self.confirmed => {}
         }
         let (mut silence, mut move_at, mut moved) = (Silence::default(), None, None);
-        let mut looked = None;
+        let (mut looks, mut next) = (Looks::default(), None);
         loop {
             if watch.refusals.load(Ordering::Relaxed) >= MAX_REFUSALS {
                 watch.has_ended.store(true, Ordering::Relaxed);
@@ -224,9 +246,7 @@ impl Guard {
                 move_at = move_at.or(earliest).or_else(|| Some(Instant::now()));
             }
             let asked = silence.due(watch.asked());
-            let look = watch
-                .asked()
-                .map(|at| looked.map_or(at, |last: Instant| last.max(at)) + LOOK);
+            let look = looks.due(watch.asked()).filter(|_| self.may_move);
             let due = [asked, look, move_at].into_iter().flatten().min();
             tokio::select! {
                 biased;
@@ -237,12 +257,12 @@ impl Guard {
                 () = sleep_until(due) => {}
             }
             let now = Instant::now();
-            if look.is_some_and(|at| at <= now) {
-                looked = Some(now);
-                // An answer may have come since, and another datagram may have left.
-                let is_unanswered = watch.asked().is_some_and(|at| at + LOOK <= now);
-                if is_unanswered && self.may_move && self.has_moved() {
-                    move_at = move_at.or(Some(now));
+            // An answer may have come since, and another datagram may have left.
+            if self.may_move && looks.due(watch.asked()).is_some_and(|at| at <= now) {
+                looks.last = Some(now);
+                next = self.at_another_address();
+                if next.is_some() {
+                    (looks.moved, move_at) = (Some(now), Some(now));
                 }
             }
             let is_silent = silence.due(watch.asked()).is_some_and(|at| at <= now);
@@ -256,7 +276,7 @@ impl Guard {
                 self.rebind(Arc::clone(&self.socket));
             } else if is_silent || moves {
                 moved = Some(now);
-                move_at = match ClientSocket::connect(self.remote, &watch) {
+                move_at = match next.take().map_or_else(|| self.connect(), Ok) {
                     Ok(new) => {
                         self.rebind(new);
                         None
@@ -267,15 +287,17 @@ impl Guard {
         }
     }
 
-    /// Returns true if a new socket would have another address than the present one. A socket keeps
-    /// its address while the machine has that, even after another network has become the default.
-    /// Its datagrams leave by that network then, which drops foreign addresses.
-    fn has_moved(&self) -> bool {
-        let own = AsyncUdpSocket::local_addr(&*self.socket).map(|address| address.ip());
-        match (own, own_address(self.remote)) {
-            (Ok(own), Ok(present)) => own != present,
-            _ => false,
-        }
+    fn connect(&self) -> io::Result<Arc<ClientSocket>> {
+        ClientSocket::connect(self.remote, &self.watch)
+    }
+
+    /// Returns a new socket if that has another address than the present one. A socket keeps its
+    /// address while the machine has that, even after another network has become the default. Its
+    /// datagrams leave by that network then, which drops foreign addresses.
+    fn at_another_address(&self) -> Option<Arc<ClientSocket>> {
+        let new = self.connect().ok()?;
+        let [own, present] = [&self.socket, &new].map(|it| it.local_addr());
+        (own.ok()?.ip() != present.ok()?.ip()).then_some(new)
     }
 
     /// Gives the connection a socket, which sends a probe. Bytes that wait for acknowledgements may
@@ -302,7 +324,13 @@ async fn sleep_until(at: Option<Instant>) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+
+    use quinn::congestion::ControllerFactory;
+    use tandem_tunnel::Algorithm;
+
     use super::*;
+    use crate::congestion::Factory;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -349,6 +377,126 @@ mod tests {
         assert!(watch.asked().is_none() && !watch.is_lost.load(Ordering::Relaxed));
         watch.failed(&io::ErrorKind::NetworkUnreachable.into());
         assert!(watch.is_lost.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn looks_move_an_unconfirmed_connection_seldom() {
+        let begun = Instant::now();
+        let mut looks = Looks::default();
+        assert_eq!(looks.due(None), None, "nothing was sent");
+        assert_eq!(looks.due(Some(begun)), Some(begun + LOOK));
+        looks.last = Some(begun + LOOK);
+        assert_eq!(looks.due(Some(begun)), Some(begun + 2 * LOOK));
+        looks.moved = Some(begun + LOOK);
+        assert_eq!(looks.due(Some(begun)), Some(begun + LOOK + FOLLOW_AGAIN));
+        // An answer has arrived, and another datagram was sent.
+        let asked = begun + 2 * SECOND;
+        assert_eq!(looks.due(Some(asked)), Some(asked + LOOK));
+    }
+
+    /// Returns the guard of a connection that waits for a mute gateway. Its machine has the address
+    /// 127.0.0.2 still, but would send from another one now.
+    fn guard(gateway: &UdpSocket, may_move: bool) -> (Guard, quinn::Connecting) {
+        let (watch, remote) = (Watch::new(), gateway.local_addr().expect("an address"));
+        let earlier = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 2), 0)).expect("a port");
+        earlier.connect(remote).expect("a route");
+        let socket = ClientSocket::new(earlier, &watch).expect("a socket");
+        let runtime = Arc::new(quinn::TokioRuntime);
+        let endpoint = Endpoint::new_with_abstract_socket(
+            quinn::EndpointConfig::default(),
+            None,
+            Arc::clone(&socket) as _,
+            runtime,
+        );
+        let endpoint = endpoint.expect("an endpoint");
+        let own = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]);
+        let mut roots = rustls::RootCertStore::empty();
+        let root = own.expect("a certificate").cert.der().clone();
+        roots.add(root).expect("a root");
+        let config = quinn::ClientConfig::with_root_certificates(Arc::new(roots));
+        let config = config.expect("a configuration");
+        let connecting = endpoint.connect_with(config, remote, "localhost");
+        let (confirm, confirmed) = oneshot::channel();
+        confirm.send(()).expect("a guard");
+        let guard = Guard {
+            watch,
+            endpoint,
+            socket,
+            remote,
+            may_move,
+            confirmed,
+        };
+        (guard, connecting.expect("a connection"))
+    }
+
+    fn gateway() -> UdpSocket {
+        let gateway = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        gateway.set_nonblocking(true).expect("the mode");
+        gateway
+    }
+
+    /// Returns the sources of the datagrams that wait at a gateway.
+    fn sources(gateway: &UdpSocket) -> Vec<IpAddr> {
+        let next = || gateway.recv_from(&mut [0; 2000]).ok();
+        let from = std::iter::from_fn(next).map(|(_, from)| from.ip());
+        from.collect()
+    }
+
+    /// Returns the time after which a datagram comes from the machine's present address, if one does
+    /// within three seconds. `each` runs about once in 50 ms.
+    async fn moved_after(gateway: &UdpSocket, guard: Guard, each: impl Fn()) -> Option<Duration> {
+        let begun = Instant::now();
+        let (task, mut heard) = (tokio::spawn(guard.run()), 0);
+        let mut moved = None;
+        while moved.is_none() && begun.elapsed() < 3 * SECOND {
+            each();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let from = sources(gateway);
+            heard += from.len();
+            let has_moved = from.contains(&Ipv4Addr::LOCALHOST.into());
+            moved = has_moved.then(|| begun.elapsed());
+        }
+        task.abort();
+        assert!(heard > 0, "nothing was sent");
+        moved
+    }
+
+    /// Silence alone moves a connection after six seconds.
+    #[tokio::test]
+    async fn guard_moves_a_silent_connection_to_the_present_address() {
+        let gateway = gateway();
+        let (guard, _connecting) = guard(&gateway, true);
+        let factory = Arc::new(Factory(Algorithm::Cubic));
+        let mut controller = factory.build(Instant::now(), 1200);
+        const FLIGHT: u64 = 1 << 20;
+        controller.on_sent(Instant::now(), FLIGHT, 0);
+        let copy = Resuming::from(controller.clone_box()).expect("our controller");
+        guard.watch.controller.get_or_init(|| copy);
+        assert!(controller.window() < FLIGHT);
+        let moved = moved_after(&gateway, guard, || {}).await.expect("a move");
+        assert!(moved >= LOOK, "an answer might have come: {moved:?}");
+        assert!(controller.window() > FLIGHT, "no probe is permitted");
+    }
+
+    /// The connection of another program's socket is such a one (RFC 9000, section 9).
+    #[tokio::test]
+    async fn guard_leaves_a_connection_that_may_not_move() {
+        let gateway = gateway();
+        let (guard, _connecting) = guard(&gateway, false);
+        assert_eq!(moved_after(&gateway, guard, || {}).await, None);
+    }
+
+    /// The addresses of a healthy connection may differ, as with two equal routes.
+    #[tokio::test]
+    async fn guard_leaves_a_connection_whose_answers_arrive() {
+        let gateway = gateway();
+        let (guard, _connecting) = guard(&gateway, true);
+        let watch = Arc::clone(&guard.watch);
+        let answer = || {
+            watch.heard(100);
+            watch.sent(1200);
+        };
+        assert_eq!(moved_after(&gateway, guard, answer).await, None);
     }
 
     /// Otherwise each probe would cause another one, as long as nobody uses the connection.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -26,9 +26,9 @@ pub(crate) fn enlarge(socket: &UdpSocket) {
     let _ = SockRef::from(socket).set_send_buffer_size(BUFFER);
 }
 
-/// Returns a socket that is connected to `remote`. The system chooses its address, and sends
+/// Creates a socket that is connected to `remote`. The system chooses its address, and sends
 /// nothing.
-fn connected(remote: SocketAddr) -> io::Result<UdpSocket> {
+fn connect(remote: SocketAddr) -> io::Result<UdpSocket> {
     let any = if remote.is_ipv4() {
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))
     } else {
@@ -36,22 +36,6 @@ fn connected(remote: SocketAddr) -> io::Result<UdpSocket> {
     };
     let socket = UdpSocket::bind(any)?;
     socket.connect(remote)?;
-    Ok(socket)
-}
-
-/// Returns the address from which this machine sends to `remote`.
-///
-/// # Errors
-/// The error of the system, such as that of a machine without a route.
-pub(crate) fn own_address(remote: SocketAddr) -> io::Result<IpAddr> {
-    Ok(connected(remote)?.local_addr()?.ip())
-}
-
-/// Creates the socket of a client.
-fn connect(remote: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = connected(remote)?;
-    socket.set_nonblocking(true)?;
-    enlarge(&socket);
     Ok(socket)
 }
 
@@ -71,7 +55,13 @@ impl fmt::Debug for ClientSocket {
 impl ClientSocket {
     /// Creates a socket that is connected to `remote`, in the context of the I/O thread's runtime.
     pub(crate) fn connect(remote: SocketAddr, watch: &Arc<Watch>) -> io::Result<Arc<Self>> {
-        let socket = connect(remote)?;
+        Self::new(connect(remote)?, watch)
+    }
+
+    /// Takes a connected socket.
+    pub(crate) fn new(socket: UdpSocket, watch: &Arc<Watch>) -> io::Result<Arc<Self>> {
+        socket.set_nonblocking(true)?;
+        enlarge(&socket);
         Ok(Arc::new(Self {
             state: UdpSocketState::new((&socket).into())?,
             io: tokio::net::UdpSocket::from_std(socket)?,
