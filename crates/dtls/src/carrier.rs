@@ -416,6 +416,7 @@ pub(crate) fn driver(
         dropped_at: None,
         failures: 0,
         looked_at: None,
+        followed_at: None,
     }
 }
 

@@ -21,6 +21,9 @@ const MAX_FAILURES: u32 = 3;
 /// The least time without an answer after which a client probes the path, and looks whether its
 /// address has changed. It is also the least time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
+/// The least time between two moves after looks without an answer between them. A machine with
+/// several paths may choose another address each time.
+const FOLLOW_AGAIN: Duration = Duration::from_secs(8);
 
 thread_local! {
     /// The memory of outgoing datagrams, which the associations of a thread share.
@@ -38,6 +41,8 @@ pub(crate) struct Driver {
     pub(crate) failures: u32,
     /// The last look for a change of the address.
     pub(crate) looked_at: Option<Instant>,
+    /// The last look after which the association moved.
+    pub(crate) followed_at: Option<Instant>,
 }
 
 impl Drop for Driver {
@@ -175,9 +180,16 @@ impl Driver {
         };
         let mut association = self.shared.association.borrow_mut();
         let since = association.unanswered_since()?;
-        let round_trip = association.tunnel().rtt().unwrap_or_default();
+        let round_trip = association.tunnel().first_rtt().unwrap_or_default();
         let since = self.looked_at.map_or(since, |at| at.max(since));
         Some(since + LOOK.max(round_trip.saturating_mul(2)))
+    }
+
+    /// Returns false soon after a look that moved the association, if no answer has come since.
+    fn may_follow(&self, now: Instant) -> bool {
+        let since = self.shared.association.borrow().unanswered_since();
+        let unconfirmed = self.followed_at.filter(|at| since <= Some(*at));
+        unconfirmed.is_none_or(|at| now >= at + FOLLOW_AGAIN)
     }
 
     /// Probes the path, if that is due, and follows a change of the machine's address. The time
@@ -186,7 +198,8 @@ impl Driver {
     fn look(&mut self, now: Instant) {
         if self.next_look().is_some_and(|at| at <= now) {
             self.looked_at = Some(now);
-            if self.socket.follow_route() {
+            if self.may_follow(now) && self.socket.follow_route() {
+                self.followed_at = Some(now);
                 self.note_move();
             } else {
                 self.shared.association.borrow_mut().tunnel().probe();
@@ -454,6 +467,43 @@ mod tests {
         let spent = drive(&mut driver, Instant::now(), has_probed).await;
         assert_eq!(count, 5);
         assert!((LOOK * 4..LOOK * 6).contains(&spent), "{spent:?}");
+    }
+
+    /// The first answer over a long path takes longer than a second.
+    #[tokio::test]
+    async fn first_look_waits_for_the_round_trip_of_the_handshake() {
+        let (_gateway, address) = gateway();
+        let mut association = connected(address);
+        association.tunnel().note_handshake(LOOK * 3 / 2);
+        ask(&mut association);
+        let socket = Socket::connect(address).expect("a socket");
+        let mut driver = driver(association, socket, Side::Peer, 1);
+        driver.send().await;
+        let since = driver.shared.association.borrow().unanswered_since();
+        let since = since.expect("a datagram has left");
+        assert_eq!(driver.next_look(), Some(since + LOOK * 3));
+    }
+
+    /// A machine with several paths may choose another address each time.
+    #[tokio::test]
+    async fn unanswered_client_moves_again_after_a_pause_only() {
+        let (gateway, address) = gateway();
+        let mut association = connected(address);
+        association.tunnel().probe();
+        let mut driver = driver(association, earlier(address), Side::Peer, 1);
+        let came = |from: [u8; 4]| sources(&gateway).contains(&IpAddr::from(from));
+        drive(&mut driver, Instant::now(), || came([127, 0, 0, 1])).await;
+        driver.socket = earlier(address);
+        let begun = Instant::now();
+        let mut has_moved = false;
+        let is_over = || {
+            has_moved |= came([127, 0, 0, 1]);
+            begun.elapsed() > LOOK * 5 / 2
+        };
+        drive(&mut driver, begun, is_over).await;
+        assert!(!has_moved, "it moved again");
+        driver.followed_at = driver.followed_at.map(|at| at - FOLLOW_AGAIN);
+        drive(&mut driver, Instant::now(), || came([127, 0, 0, 1])).await;
     }
 
     #[tokio::test]

@@ -57,7 +57,8 @@ impl Tunnel {
     }
 
     fn on_segment(&mut self, now: Duration, segment: &Segment<'_>) -> Result<(), InputError> {
-        // Data of the peer tell nothing about the other direction of the path.
+        // An acknowledgement or a reply shows that the datagrams of this end arrive. Data of the
+        // peer do not.
         let answers = match segment {
             Segment::Stream(it) => it.ack.is_some() || it.reset.is_some() || it.reset_ack,
             Segment::ProbeReply { .. } => true,

@@ -491,6 +491,11 @@ impl Tunnel {
         self.rtt.smoothed()
     }
 
+    /// Returns the smoothed round trip, or that of the handshake before it was measured.
+    pub fn first_rtt(&self) -> Option<Duration> {
+        self.rtt.first()
+    }
+
     /// Returns the size of datagrams that the path takes, in bytes.
     pub const fn datagram_size(&self) -> usize {
         self.pmtu.current()
