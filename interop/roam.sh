@@ -6,15 +6,16 @@
 #   curl ─▶ tandem client ┤        ├ router ─▶ tandem gateway ─▶ nginx
 #                         └─ lte ──┘
 #
-# The downloads last for about 16 s. At 3 s, wifi is gone, and lte follows a second later. At 8 s, wifi is back and becomes the
-# default, while the machine keeps its address on lte. The router drops the packets of one network that come by the other. All
-# downloads must arrive whole, except those over TCP that cannot be continued. No packet may leave for another host.
+# The downloads last for about 16 s. Three seconds after all of them have begun, wifi is gone, and lte follows a second later.
+# Four seconds after that, wifi is back and becomes the default, while the machine keeps its address on lte. The router drops
+# the packets of one network that come by the other. All downloads must arrive whole, except those over TCP that cannot be
+# continued. No packet may leave for another host.
 #
 #   interop/roam.sh [WAY...]        TANDEM=path uses a program that is built already
 . "$(dirname "$0")/common.sh"
 
 ways=("$@")
-[ ${#ways[@]} -gt 0 ] || ways=(h3+quic h3+dtls h2+tls)
+[ ${#ways[@]} -gt 0 ] || ways=(h3+quic h3+dtls http+dtls h2+tls)
 
 [ "$(id -u)" -eq 0 ] || { echo "only root may create network namespaces" >&2 && exit 1; }
 PATH=$PATH:/usr/sbin:/sbin need curl curl nginx nginx-light ip iproute2 tcpdump tcpdump openssl openssl
@@ -34,6 +35,27 @@ remove() {
     cleanup
 }
 trap remove EXIT
+
+# await DESCRIPTION COMMAND...: until the command succeeds.
+await() {
+    local description=$1
+    shift
+    for _ in $(seq 400); do
+        "$@" 2>/dev/null && return
+        sleep 0.05
+    done
+    echo "$description" >&2
+    logs >&2
+    exit 1
+}
+
+# The messages of the programs.
+logs() {
+    local file
+    for file in "$work"/nginx.log "$work"/tcpdump.log "$work"/*.error "$work"/tmp.*; do
+        [ -s "$file" ] && echo "== ${file##*/}" && tail -n 20 "$file"
+    done
+}
 
 # inside NAMESPACE COMMAND...
 inside() { ip netns exec "$@"; }
@@ -62,7 +84,8 @@ prepare() {
         inside "$name" sh -c 'for file in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 1 >"$file"; done'
     done
     link "$server" net 203.0.113.5 203.0.113 && ip -n "$server" route add default via 203.0.113.1 &&
-        link "$laptop" wifi 192.0.2.2 192.0.2 && link "$laptop" lte 198.51.100.2 198.51.100 && leave lte && join wifi 192.0.2 || return 1
+        link "$laptop" wifi 192.0.2.2 192.0.2 && link "$laptop" lte 198.51.100.2 198.51.100 && leave lte &&
+        join wifi 192.0.2 || return 1
     # The router takes packets only from the network to which their source belongs.
     inside "$router" sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward
         for file in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 1 >"$file"; done'
@@ -93,7 +116,10 @@ $temporary
 }
 CONFIGURATION
     ip netns exec "$server" "$nginx" -e "$work/nginx.log" -c "$work/nginx.conf" &
+    await 'nginx does not listen' listens
 }
+
+listens() { [ -n "$(inside "$server" ss --no-header --listening --tcp 'sport = :80')" ]; }
 
 # download WAY PATH: through the client of this way. A prompt end with an error is better than a part of a file.
 download() {
@@ -109,19 +135,24 @@ start_origin
 head -c 24 /dev/urandom | base64 >"$work/token"
 chmod 600 "$work/token"
 own="cert=$work/cert.pem&key=$work/key.pem"
-start '^tandem gateway: listening on h3\+dtls://(.*)$' ip netns exec "$server" "$TANDEM" gateway --auth "token-file=$work/token" \
-    --allow-dest 203.0.113.5:80 --listen "h3+quic://0.0.0.0:443?$own" --listen "h2+tls://0.0.0.0:443?$own" \
-    --listen "h3+dtls://0.0.0.0:4433?$own"
+start '^tandem gateway: listening on h3\+dtls://(.*)$' ip netns exec "$server" "$TANDEM" gateway \
+    --auth "token-file=$work/token" --allow-dest 203.0.113.5:80 --listen "h3+quic://0.0.0.0:443?$own" --listen "h2+tls://0.0.0.0:443?$own" \
+    --listen "http+dtls://0.0.0.0:4434?$own" --listen "h3+dtls://0.0.0.0:4433?$own"
 
 # What the laptop sends elsewhere. Its own addresses are those of its programs among each other.
 ip netns exec "$laptop" tcpdump -n -l -i any 'not host 203.0.113.5 and not net 127.0.0.0/8 and not arp' \
     >"$work/strays" 2>"$work/tcpdump.log" &
 
+await 'tcpdump does not listen' grep -q listening "$work/tcpdump.log"
+
 declare -A ports
 port=8200
 for way in "${ways[@]}"; do
-    at=443
-    [ "$way" = h3+dtls ] && at=4433
+    case $way in
+        h3+dtls) at=4433 ;;
+        http+dtls) at=4434 ;;
+        *) at=443 ;;
+    esac
     port=$((port + 1))
     start '^tandem client: listening on http://(.*)$' ip netns exec "$laptop" "$TANDEM" client --token-file "$work/token" \
         --listen "http://127.0.0.1:$port" --gateway "$way://gw.example:$at?ip=203.0.113.5&ca=$work/cert.pem"
@@ -135,11 +166,20 @@ for way in "${ways[@]}"; do
         downloads+=($!)
     done
 done
+have_begun() {
+    local way
+    for way in "${ways[@]}"; do
+        [ -s "$work/$way--file" ] && [ -s "$work/$way--whole-file" ] || return
+    done
+}
+await 'a download has not begun' have_begun
 sleep 3
 leave wifi
 sleep 1
 join lte 198.51.100
 sleep 4
+are_under_way() { [ -z "$(find "$work" -maxdepth 1 -name '*-file' -size +1990000c -print)" ]; }
+check 'no download is over before the second change' are_under_way
 join wifi 192.0.2
 wait "${downloads[@]}"
 
@@ -148,6 +188,7 @@ for way in "${ways[@]}"; do
     # A connection over TCP ends with its address.
     [ "$way" = h2+tls ] || check "$way keeps its session in another network" arrived "$way" /whole/file
 done
-nothing_strayed() { cat "$work/tcpdump.log" "$work/strays" && grep -q listening "$work/tcpdump.log" && [ ! -s "$work/strays" ]; }
+nothing_strayed() { cat "$work/strays" && [ ! -s "$work/strays" ]; }
 check 'the laptop sends to its gateway only' nothing_strayed
+[ "$failed" -eq 0 ] || logs
 finish
