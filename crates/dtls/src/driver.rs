@@ -471,7 +471,7 @@ mod tests {
 
     /// The first answer over a long path takes longer than a second.
     #[tokio::test]
-    async fn first_look_waits_for_the_round_trip_of_the_handshake() {
+    async fn first_look_waits_for_a_long_round_trip() {
         let (_gateway, address) = gateway();
         let mut association = connected(address);
         association.tunnel().note_handshake(LOOK * 3 / 2);

@@ -442,8 +442,8 @@ mod tests {
         from.collect()
     }
 
-    /// Returns the time after which a datagram comes from the machine's present address, if one does
-    /// within three seconds. `each` runs about once in 50 ms.
+    /// Returns the time after which a datagram comes from the present address, if one does within
+    /// three seconds. `each` runs about once in 50 ms.
     async fn moved_after(gateway: &UdpSocket, guard: Guard, each: impl Fn()) -> Option<Duration> {
         let begun = Instant::now();
         let (task, mut heard) = (tokio::spawn(guard.run()), 0);
@@ -463,7 +463,7 @@ mod tests {
 
     /// Silence alone moves a connection after six seconds.
     #[tokio::test]
-    async fn guard_moves_a_silent_connection_to_the_present_address() {
+    async fn guard_moves_a_silent_connection_along_its_route() {
         let gateway = gateway();
         let (guard, _connecting) = guard(&gateway, true);
         let factory = Arc::new(Factory(Algorithm::Cubic));
