@@ -443,7 +443,7 @@ mod tests {
             let has_moved = || sources(&gateway).contains(&Ipv4Addr::LOCALHOST.into());
             let moved_after = drive(&mut driver, Instant::now(), has_moved).await;
             // An answer might come before, and with the next look the client would be late.
-            let times = LOOK..LOOK * 3 / 2;
+            let times = LOOK..LOOK * 2;
             assert!(
                 times.contains(&moved_after),
                 "{only_probes}: {moved_after:?}"

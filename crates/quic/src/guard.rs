@@ -326,13 +326,17 @@ async fn sleep_until(at: Option<Instant>) {
 mod tests {
     use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
-    use quinn::congestion::ControllerFactory;
+    use quinn::congestion::{Controller, ControllerFactory};
+    use tandem::error::Side;
     use tandem_tunnel::Algorithm;
 
     use super::*;
+    use crate::carrier::QuicCarrier;
     use crate::congestion::Factory;
 
     const SECOND: Duration = Duration::from_secs(1);
+    /// More bytes than a fresh window has room for.
+    const FLIGHT: u64 = 1 << 20;
 
     #[test]
     fn probes_follow_each_other_at_bounded_times() {
@@ -394,6 +398,13 @@ mod tests {
         assert_eq!(looks.due(Some(asked)), Some(asked + LOOK));
     }
 
+    fn trusting(root: rustls::pki_types::CertificateDer<'static>) -> quinn::ClientConfig {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(root).expect("a root");
+        let config = quinn::ClientConfig::with_root_certificates(Arc::new(roots));
+        config.expect("a configuration")
+    }
+
     /// Returns the guard of a connection that waits for a mute gateway. Its machine has the address
     /// 127.0.0.2 still, but would send from another one now.
     fn guard(gateway: &UdpSocket, may_move: bool) -> (Guard, quinn::Connecting) {
@@ -410,11 +421,7 @@ mod tests {
         );
         let endpoint = endpoint.expect("an endpoint");
         let own = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]);
-        let mut roots = rustls::RootCertStore::empty();
-        let root = own.expect("a certificate").cert.der().clone();
-        roots.add(root).expect("a root");
-        let config = quinn::ClientConfig::with_root_certificates(Arc::new(roots));
-        let config = config.expect("a configuration");
+        let config = trusting(own.expect("a certificate").cert.der().clone());
         let connecting = endpoint.connect_with(config, remote, "localhost");
         let (confirm, confirmed) = oneshot::channel();
         confirm.send(()).expect("a guard");
@@ -468,7 +475,6 @@ mod tests {
         let (guard, _connecting) = guard(&gateway, true);
         let factory = Arc::new(Factory(Algorithm::Cubic));
         let mut controller = factory.build(Instant::now(), 1200);
-        const FLIGHT: u64 = 1 << 20;
         controller.on_sent(Instant::now(), FLIGHT, 0);
         let copy = Resuming::from(controller.clone_box()).expect("our controller");
         guard.watch.controller.get_or_init(|| copy);
@@ -497,6 +503,36 @@ mod tests {
             watch.sent(1200);
         };
         assert_eq!(moved_after(&gateway, guard, answer).await, None);
+    }
+
+    /// Without it, no probe of the guard would leave beside a full window.
+    #[tokio::test]
+    async fn watch_of_a_carrier_has_its_controller() {
+        let own = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]);
+        let own = own.expect("a certificate");
+        let (root, key) = (own.cert.der().clone(), own.signing_key.serialize_der());
+        let key = rustls::pki_types::PrivatePkcs8KeyDer::from(key);
+        let server = quinn::ServerConfig::with_single_cert(vec![root.clone()], key.into());
+        let any = (Ipv4Addr::LOCALHOST, 0).into();
+        let server = Endpoint::server(server.expect("a configuration"), any).expect("a port");
+        let client = Endpoint::client(any).expect("a port");
+        let mut config = trusting(root);
+        let mut transport = quinn::TransportConfig::default();
+        transport.congestion_controller_factory(Arc::new(Factory(Algorithm::Cubic)));
+        config.transport_config(Arc::new(transport));
+        let address = server.local_addr().expect("bound");
+        let connecting = client.connect_with(config, address, "localhost");
+        let accepting = async { server.accept().await.expect("a client").await };
+        let (near, far) = tokio::join!(connecting.expect("a configuration"), accepting);
+        let (near, _far) = (near.expect("a connection"), far.expect("a connection"));
+        let watch = Watch::new();
+        let carrier = QuicCarrier::new(near.clone(), b"h3", Side::Peer, None, ());
+        let _carrier = carrier.watched_by(Arc::clone(&watch));
+        let mut same = Resuming::of(&near).expect("our controller");
+        same.on_sent(Instant::now(), FLIGHT, 0);
+        assert!(same.window() < FLIGHT);
+        watch.controller.get().expect("a controller").permit_probe();
+        assert!(same.window() > FLIGHT);
     }
 
     /// Otherwise each probe would cause another one, as long as nobody uses the connection.
