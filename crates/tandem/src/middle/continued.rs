@@ -317,8 +317,8 @@ impl Download {
     /// Requests the rest of the response.
     fn ask(&mut self) -> Reply {
         if let Some(outage) = &mut self.outage {
-            let is_over = self.asked.after_reload.is_over();
-            outage.look = (!is_over).then(|| Box::pin(tokio::time::sleep(LOOK)));
+            let has_next = self.asked.after_reload.has_next(self.asked.request.scheme);
+            outage.look = (!has_next).then(|| Box::pin(tokio::time::sleep(LOOK)));
         }
         self.asked.ask(&self.rest)
     }
@@ -334,7 +334,7 @@ impl Download {
             return false;
         };
         while look.as_mut().poll(cx).is_ready() {
-            if self.asked.after_reload.is_over() {
+            if self.asked.after_reload.has_next(self.asked.request.scheme) {
                 return true;
             }
             look.as_mut().reset(Instant::now() + LOOK);
@@ -420,10 +420,11 @@ impl Parts for Continued {
                 if let Err(error) = std::task::ready!(download.poll_outage(cx)) {
                     return self.end(Some(error));
                 }
+                self.reply.get_or_insert_with(|| download.ask());
                 if download.is_left_behind(cx) {
                     self.reply = None;
+                    self.reply = Some(download.ask());
                 }
-                self.reply.get_or_insert_with(|| download.ask());
             }
             let Some(reply) = &mut self.reply else {
                 return Poll::Ready(None);

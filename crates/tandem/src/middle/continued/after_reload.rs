@@ -14,7 +14,8 @@ use crate::stage::Stage;
 /// The end of a configuration. Clones share it.
 #[derive(Clone, Default)]
 pub struct AfterReload {
-    continuing: Rc<OnceCell<Rc<dyn Stage>>>,
+    /// The stage of the next configuration, or `None` if that continues no downloads.
+    continuing: Rc<OnceCell<Option<Rc<dyn Stage>>>>,
     /// True for the lanes of the user's gateways, whose downloads may go on.
     goes_on: bool,
 }
@@ -33,21 +34,22 @@ impl AfterReload {
     /// Notes the reload. `continuing` is the stage of the next configuration, or `None` if that
     /// continues no downloads. Only the first call counts.
     pub fn set(&self, continuing: Option<Rc<dyn Stage>>) {
-        let refusing = || Rc::new(|_: Exchange| Reply::fail(no_gateway())) as Rc<dyn Stage>;
         // A configuration is replaced once.
-        let _ = self.continuing.set(continuing.unwrap_or_else(refusing));
+        let _ = self.continuing.set(continuing);
     }
 
-    /// Returns true after the reload.
-    pub(super) fn is_over(&self) -> bool {
-        self.continuing.get().is_some()
+    /// Returns true after a reload to a configuration by which the lane's downloads with this scheme
+    /// may go on.
+    pub(super) fn has_next(&self, scheme: Scheme) -> bool {
+        let has_next = matches!(self.continuing.get(), Some(Some(_)));
+        self.goes_on && has_next && scheme == Scheme::Http
     }
 
     /// Sends the request for the rest of a download, to `next` unless there was a reload.
     pub(super) fn ask(&self, exchange: Exchange, next: &Rc<dyn Stage>) -> Reply {
         match self.continuing.get() {
             None => next.call(exchange),
-            Some(continuing) if self.goes_on => continuing.call(exchange),
+            Some(Some(next)) if self.goes_on => next.call(exchange),
             Some(_) => Reply::fail(no_gateway()),
         }
     }
@@ -72,7 +74,10 @@ pub struct Continuing {
 impl Stage for Continuing {
     fn call(&self, exchange: Exchange) -> Reply {
         if let Some(later) = self.after_reload.continuing.get() {
-            return later.call(exchange);
+            return match later {
+                Some(later) => later.call(exchange),
+                None => Reply::fail(no_gateway()),
+            };
         }
         let request = &exchange.request;
         // The consent to requests over HTTPS belongs to the former configuration.

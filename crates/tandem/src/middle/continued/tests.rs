@@ -577,11 +577,20 @@ async fn rest_waiting_at_a_reload_goes_by_the_next_lane() {
         after_reload: end.going_on(),
     };
     let mut reply = stage.call(get());
-    let reload = async {
-        tokio::time::sleep(Duration::from_secs(10)).await;
+    let begun = tokio::time::Instant::now();
+    let (done, mut reading) = tokio::sync::oneshot::channel();
+    let tasks = tokio::task::LocalSet::new();
+    // Nothing wakes the reader but its own timer.
+    tasks.spawn_local(async move {
+        let _ = done.send(read(&mut reply).await);
+    });
+    let reload = Duration::from_secs(10);
+    let got = tasks.run_until(async {
+        assert!(tokio::time::timeout(reload, &mut reading).await.is_err());
         end.set(Some(Rc::clone(&next) as _));
-    };
-    let (got, ()) = tokio::join!(read(&mut reply), reload);
-    assert_eq!(got, whole());
+        reading.await.expect("the reader")
+    });
+    assert_eq!(got.await, whole());
+    assert!(begun.elapsed() <= reload + LOOK, "{:?}", begun.elapsed());
     assert_eq!((gone.asked.take().len(), next.asked.take().len()), (2, 1));
 }
