@@ -165,6 +165,11 @@ impl Resuming {
         self.state().is_probing = true;
     }
 
+    /// Returns the smoothed round trip, or zero before the first acknowledgement.
+    pub(crate) fn round_trip(&self) -> Duration {
+        self.state().rtt.map_or(Duration::ZERO, |rtt| rtt.get())
+    }
+
     /// Returns the speed that the path has shown.
     pub(crate) fn speed(&self) -> Option<SavedSpeed> {
         self.state().resume.speed()
