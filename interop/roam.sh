@@ -30,6 +30,9 @@ remove() {
         pids=$(ip netns pids "$name" 2>/dev/null)
         [ -z "$pids" ] || kill $pids 2>/dev/null
     done
+    # An interrupt may come before a job has entered its namespace.
+    # shellcheck disable=SC2046
+    kill $(jobs -p) 2>/dev/null
     wait
     for name in "$laptop" "$router" "$server"; do ip netns del "$name" 2>/dev/null; done
     cleanup

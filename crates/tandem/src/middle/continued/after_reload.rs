@@ -38,8 +38,8 @@ impl AfterReload {
         let _ = self.continuing.set(continuing);
     }
 
-    /// Returns true after a reload to a configuration by which the lane's downloads with this scheme
-    /// may go on.
+    /// Returns true after a reload to a configuration by which downloads of the lane with this
+    /// scheme may go on.
     pub(super) fn has_next(&self, scheme: Scheme) -> bool {
         let has_next = matches!(self.continuing.get(), Some(Some(_)));
         self.goes_on && has_next && scheme == Scheme::Http
