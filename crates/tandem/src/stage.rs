@@ -39,7 +39,7 @@ pub struct CurrentSession {
     /// The identity of the session.
     pub mark: Rc<SessionMark>,
     /// True if the session has long been silent, so that its path may be lost.
-    pub has_rested: bool,
+    pub was_idle: bool,
     /// The number of exchanges under way on the session.
     pub active: usize,
 }

@@ -1,6 +1,7 @@
 //! A flow: the segments that share one congestion controller, one pacer and one measured rate.
 //!
-//! Coupled streams share the tunnel's flow. Otherwise each stream has its own, as in document 001.
+//! Coupled streams share the tunnel's flow. Otherwise each stream has its own, as in
+//! the thesis about TCP over DTLS (Reardon, 2008).
 
 use std::time::Duration;
 
@@ -193,7 +194,7 @@ impl Flow {
         self.delivery.on_acked(now, (sent, stamp), bytes, rtt);
     }
 
-    /// Notes bytes that arrived although their transmission was taken for lost.
+    /// Notes bytes that arrived although their transmission was declared lost.
     pub(crate) fn on_delivered(&mut self, now: Duration, bytes: u64) {
         self.delivery.on_delivered(now, bytes);
     }
@@ -318,7 +319,7 @@ impl Flow {
         self.credit = self.credit.max(0.0);
     }
 
-    /// Notes that `count` losses were none; returns whether the whole episode was undone.
+    /// Notes that `count` losses were spurious. Returns whether the whole episode was undone.
     pub(crate) fn on_spurious(&mut self, count: u32) -> bool {
         let Some(episode) = &mut self.episode else {
             return false;
@@ -367,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn flow_undoes_an_episode_whose_losses_were_none() {
+    fn flow_undoes_an_episode_of_spurious_losses() {
         let mut flow = flow();
         for _ in 0..4 {
             flow.on_sent(Duration::ZERO, 1000);

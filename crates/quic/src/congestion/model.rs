@@ -1,8 +1,9 @@
 //! The controllers of the tunnel, fed with the events of quinn.
 //!
-//! quinn paces at 1.25 times the window over the round trip, and takes no other rate. The window
-//! therefore makes the states of BBR ([`Controller::unpaced_window`]). quinn shows an acknowledged
-//! packet by the time at which it left, so the stamps of delivery are kept by that time.
+//! quinn paces at 1.25 times the window over the round trip, and takes no other rate. The phases
+//! of BBR therefore change the window only ([`Controller::unpaced_window`]). quinn shows an
+//! acknowledged packet by the time at which it left, so the stamps of delivery are kept by that
+//! time.
 //!
 //! The CUBIC of quinn has no HyStart++ (RFC 9406). Its slow start ends with the loss of every
 //! second packet, and quinn ends a connection that misses 1,024 parts of a stream at once. Here
@@ -158,7 +159,7 @@ impl Model {
             self.begin(round_trip);
         }
         if let Some(rate) = &mut delivered.rate {
-            // quinn notices only after a transmission that it was the last one.
+            // quinn notices only after a transmission that no data were left behind it.
             rate.app_limited |= app_limited;
             self.rate = self.rate.max(rate.bytes_per_second);
             let product = self.rate as f64 * min_rtt.as_secs_f64();

@@ -36,7 +36,7 @@ pub(in crate::back) trait FakeSession {
         None
     }
 
-    fn has_rested(&self) -> bool {
+    fn was_idle(&self) -> bool {
         false
     }
 
@@ -108,8 +108,8 @@ impl<S: FakeSession> SessionState for S {
         FakeSession::facts(self)
     }
 
-    fn has_rested(&self) -> bool {
-        FakeSession::has_rested(self)
+    fn was_idle(&self) -> bool {
+        FakeSession::was_idle(self)
     }
 
     fn mark(&self) -> Option<Rc<SessionMark>> {

@@ -107,7 +107,7 @@ pub trait SessionState {
 
     /// Returns true if the session has been silent for so long that its path may be lost; see
     /// [`SessionEvents::lost`].
-    fn has_rested(&self) -> bool;
+    fn was_idle(&self) -> bool;
 
     /// Returns the identity of the session for its pushes, or `None` if it carries no pushes.
     fn mark(&self) -> Option<Rc<SessionMark>>;

@@ -90,7 +90,7 @@ impl Stall {
     /// Notes that a request is sent after `count` bytes. Requests beside others do not delay the
     /// verdict.
     pub(super) fn expect(&mut self, now: Instant, count: u64) {
-        if count != self.count || self.has_rested(now) {
+        if count != self.count || self.missed_a_look(now) {
             (self.count, self.since, self.probed) = (count, now, None);
         }
         self.quiet = LEAST;
@@ -106,11 +106,11 @@ impl Stall {
     /// time until the other end's first bytes.
     pub(super) fn look(&mut self, now: Instant, count: u64, waits: bool, answer: Duration) -> Look {
         let limit = ANSWER.over(Some(answer));
-        let has_rested = self.has_rested(now);
-        if count != self.count || has_rested {
+        let missed_a_look = self.missed_a_look(now);
+        if count != self.count || missed_a_look {
             let few = count.wrapping_sub(self.count) <= FEW;
             self.quiet = match self.probed {
-                _ if has_rested => LEAST,
+                _ if missed_a_look => LEAST,
                 Some(Probed { is_extra: true, .. }) => (2 * self.quiet).min(MOST),
                 None if few => self.quiet,
                 _ => LEAST,
@@ -161,7 +161,7 @@ impl Stall {
 
     /// Returns true if nothing looked when it was due: no exchange was under way, or this process
     /// did not run.
-    fn has_rested(&self, now: Instant) -> bool {
+    fn missed_a_look(&self, now: Instant) -> bool {
         now > self.due + LATE
     }
 }

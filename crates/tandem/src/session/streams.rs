@@ -490,7 +490,7 @@ impl SessionState for StreamsClient {
         WatchedPath::facts(&*self.state)
     }
 
-    fn has_rested(&self) -> bool {
+    fn was_idle(&self) -> bool {
         self.idle_check.is_due(self.state.heard.get())
     }
 

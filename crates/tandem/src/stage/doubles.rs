@@ -30,7 +30,7 @@ impl SessionPool for OneSession {
         let mark = self.mark.borrow().clone()?;
         Some(CurrentSession {
             mark,
-            has_rested: false,
+            was_idle: false,
             active: 1,
         })
     }

@@ -61,12 +61,12 @@ pub struct AckSample {
     pub smoothed_rtt: Duration,
     /// The rate of delivery in bytes per second, measured over the segment's time in flight.
     pub rate: Option<DeliveryRate>,
-    /// Indicates whether this acknowledgement begins a new round trip.
+    /// True if this acknowledgement begins a new round trip.
     pub round_start: bool,
-    /// Indicates whether the window limits the sender now.
+    /// True if the window limits the sender now.
     pub window_limited: bool,
-    /// Indicates whether the window has limited the sender in this round trip or in the one before,
-    /// so that it may grow. A paced sender reaches its window late in each round trip only.
+    /// True if the window has limited the sender in this round trip or in the one before, so that
+    /// it may grow. A paced sender reaches its window late in each round trip only.
     pub round_limited: bool,
 }
 
@@ -75,7 +75,7 @@ pub struct AckSample {
 pub struct DeliveryRate {
     /// The rate.
     pub bytes_per_second: u64,
-    /// Indicates whether the sender had too little to send, so that the path may carry more.
+    /// True if the sender had too little to send, so that the path may carry more.
     pub app_limited: bool,
 }
 
@@ -171,7 +171,7 @@ impl Controller {
         }
     }
 
-    /// Restores the state before the episode: its losses were none.
+    /// Restores the state before the episode, whose losses were spurious.
     pub fn undo(&mut self) {
         match self {
             Self::Cubic(cubic) => cubic.undo(),

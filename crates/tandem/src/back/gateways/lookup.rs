@@ -15,7 +15,7 @@ impl SessionPool for ToGateway {
         let slot = slots.get(&(isolation.clone(), entry))?;
         Some(CurrentSession {
             mark: slot.current.mark()?,
-            has_rested: slot.current.has_rested(),
+            was_idle: slot.current.was_idle(),
             active: slot.current.active(),
         })
     }
@@ -62,9 +62,7 @@ impl SessionPool for ToGateway {
     fn is_awake(&self, isolation: &Isolation) -> bool {
         let key = (isolation.clone(), self.0.entry(isolation));
         let slots = self.0.slots.borrow();
-        slots
-            .get(&key)
-            .is_some_and(|slot| !slot.current.has_rested())
+        slots.get(&key).is_some_and(|slot| !slot.current.was_idle())
     }
 
     fn has_failed(&self, isolation: &Isolation, authority: &str) -> bool {

@@ -109,7 +109,7 @@ struct Doubted {
     /// The refuge, if this session has fallen silent itself.
     silent_beside: Option<usize>,
     /// True if the session was idle for long, and a network may have forgotten its address.
-    had_rested: bool,
+    was_idle: bool,
 }
 
 impl Doubted {
@@ -138,7 +138,7 @@ impl Doubted {
         if !pool.retire(&self.key, &self.session) {
             return;
         }
-        if let Some(other) = self.silent_beside.filter(|_| !self.had_rested) {
+        if let Some(other) = self.silent_beside.filter(|_| !self.was_idle) {
             pool.broke(*index, self.opened_on, other);
         }
     }
@@ -357,7 +357,7 @@ impl Gateways {
                 doubted: Rc::clone(&slot.doubted),
                 opened_on,
                 silent_beside: (of == index).then_some(other),
-                had_rested: slot.current.has_rested(),
+                was_idle: slot.current.was_idle(),
             };
             tokio::task::spawn_local(doubted.confirm(self.stagger(of)));
             if of == index && group.is_first_doubt() {

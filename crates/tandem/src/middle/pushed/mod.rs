@@ -180,7 +180,7 @@ impl PushedShared {
         // An idle session may be lost, so it is unknown whether more of the push will arrive.
         pushes.answer(
             &exchange.request,
-            current.has_rested,
+            current.was_idle,
             self.options.cache_status,
             false,
         )

@@ -14,7 +14,7 @@ impl SessionPool for ToSolo {
         let session = sessions.get(isolation)?;
         Some(CurrentSession {
             mark: Rc::clone(&session.mark),
-            has_rested: false,
+            was_idle: false,
             active: session.active.get(),
         })
     }

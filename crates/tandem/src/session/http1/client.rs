@@ -509,7 +509,7 @@ impl SessionState for Http1Client {
     }
 
     /// The pool of origins closes idle connections.
-    fn has_rested(&self) -> bool {
+    fn was_idle(&self) -> bool {
         false
     }
 

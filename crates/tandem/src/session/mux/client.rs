@@ -289,7 +289,7 @@ impl SessionState for MuxClient {
         self.shared.facts.get()?.upgrade()
     }
 
-    fn has_rested(&self) -> bool {
+    fn was_idle(&self) -> bool {
         self.idle_check.is_due(self.shared.heard.get())
     }
 

@@ -53,7 +53,7 @@ struct Way {
     /// True if a probe finds that the session has ended.
     ends_at_probe: Cell<bool>,
     /// True for sessions that have long been silent.
-    has_rested: Cell<bool>,
+    was_idle: Cell<bool>,
     /// The datagrams that have arrived, if the way counts them.
     datagrams: Cell<Option<u64>>,
     /// The sessions, the exchanges and the probes that were begun.
@@ -78,7 +78,7 @@ impl Way {
             lost_before: Cell::default(),
             is_early: Cell::new(false),
             ends_at_probe: Cell::new(false),
-            has_rested: Cell::new(false),
+            was_idle: Cell::new(false),
             datagrams: Cell::default(),
             dials: Cell::new(0),
             runs: Cell::new(0),
@@ -171,8 +171,8 @@ impl FakeSession for OverWay {
         Some(Rc::clone(&self.way) as _)
     }
 
-    fn has_rested(&self) -> bool {
-        self.way.has_rested.get()
+    fn was_idle(&self) -> bool {
+        self.way.was_idle.get()
     }
 
     fn mark(&self) -> Option<Rc<SessionMark>> {

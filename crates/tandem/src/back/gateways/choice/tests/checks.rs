@@ -136,12 +136,12 @@ fn third_doubt_ends_a_session_of_a_failed_way() {
 
 /// A network forgets the address of an idle session. The way may work nevertheless.
 #[test]
-fn rested_session_does_not_break_its_way() {
+fn idle_session_does_not_break_its_way() {
     run(async {
-        for has_rested in [true, false] {
+        for was_idle in [true, false] {
             let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
             tokio::time::sleep(MS).await;
-            scene.ways[QUIC].has_rested.set(has_rested);
+            scene.ways[QUIC].was_idle.set(was_idle);
             let now = tokio::time::Instant::now();
             scene.ways[QUIC].lost_before.set(Some(now));
             assert_eq!(scene.get(&key).await, TLS);
@@ -149,12 +149,12 @@ fn rested_session_does_not_break_its_way() {
             assert!(!scene.pool.slots.borrow().contains_key(&(key.clone(), QUIC)));
             let network = network_of(([0; 4], 0).into());
             let has_failed = scene.pool.groups[0].ways.borrow().has_failed(network, QUIC);
-            assert_eq!(has_failed, !has_rested);
+            assert_eq!(has_failed, !was_idle);
             // The next session by the way replaces TCP.
             assert_eq!(scene.get(&key).await, TLS);
             tokio::time::sleep(100 * MS).await;
             let way = scene.get(&key).await;
-            assert_eq!(way == QUIC, has_rested, "{way}");
+            assert_eq!(way == QUIC, was_idle, "{way}");
         }
     });
 }
