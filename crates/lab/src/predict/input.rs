@@ -212,18 +212,11 @@ fn damage(cause: io::Error, tool: &'static str) -> io::Error {
 /// A reader that decompresses in a separate thread while earlier bytes are parsed. The buffers go
 /// back to that thread.
 struct Ahead {
-    pieces: Receiver<io::Result<Piece>>,
+    pieces: Receiver<io::Result<Vec<u8>>>,
     used: SyncSender<Vec<u8>>,
-    piece: Piece,
+    piece: Vec<u8>,
     at: usize,
     ended: bool,
-}
-
-/// The first `len` bytes of a buffer.
-#[derive(Default)]
-struct Piece {
-    buffer: Vec<u8>,
-    len: usize,
 }
 
 impl Ahead {
@@ -241,7 +234,7 @@ impl Ahead {
         Ok(Self {
             pieces,
             used,
-            piece: Piece::default(),
+            piece: Vec::new(),
             at: 0,
             ended: false,
         })
@@ -251,22 +244,27 @@ impl Ahead {
     fn read(
         mut source: impl Read,
         tool: &'static str,
-        pieces: &SyncSender<io::Result<Piece>>,
+        pieces: &SyncSender<io::Result<Vec<u8>>>,
         free: &Receiver<Vec<u8>>,
     ) {
         loop {
-            let mut buffer = free.try_recv().unwrap_or_else(|_| vec![0; Self::PIECE]);
-            let (len, failure) = fill(&mut source, &mut buffer);
-            let failure = failure.map(|error| damage(error, tool));
-            let last = failure.is_some() || len == 0;
+            let new = |_| Vec::with_capacity(Self::PIECE);
+            let mut piece = free.try_recv().unwrap_or_else(new);
+            piece.clear();
+            let read = source
+                .by_ref()
+                .take(Self::PIECE as u64)
+                .read_to_end(&mut piece)
+                .map_err(|error| damage(error, tool));
+            let last = !matches!(read, Ok(1..));
             // The bytes that were read before an error may contain whole lines.
-            let mut sent = Ok(());
-            if len > 0 || failure.is_none() {
-                sent = pieces.send(Ok(Piece { buffer, len }));
-            }
-            if let Some(error) = failure {
-                sent = sent.and_then(|()| pieces.send(Err(error)));
-            }
+            let sent = match read {
+                Err(error) if piece.is_empty() => pieces.send(Err(error)),
+                Err(error) => pieces
+                    .send(Ok(piece))
+                    .and_then(|()| pieces.send(Err(error))),
+                Ok(_) => pieces.send(Ok(piece)),
+            };
             if last || sent.is_err() {
                 return;
             }
@@ -274,41 +272,27 @@ impl Ahead {
     }
 }
 
-/// Reads until a buffer is full, or until the end or an error. Returns the number of bytes.
-fn fill(source: &mut impl Read, buffer: &mut [u8]) -> (usize, Option<io::Error>) {
-    let mut len = 0;
-    while len < buffer.len() {
-        match source.read(&mut buffer[len..]) {
-            Ok(0) => break,
-            Ok(read) => len += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return (len, Some(error)),
-        }
-    }
-    (len, None)
-}
-
 impl BufRead for Ahead {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if self.at == self.piece.len && !self.ended {
+        if self.at == self.piece.len() && !self.ended {
             // A thread that is gone without saying that this is the end has failed.
             let next = self
                 .pieces
                 .recv()
                 .map_err(|_| io::Error::other("decompression failed"))??;
             let used = std::mem::replace(&mut self.piece, next);
-            if !used.buffer.is_empty() {
+            if !used.is_empty() {
                 // The other thread has ended, or has enough buffers.
-                let _ = self.used.try_send(used.buffer);
+                let _ = self.used.try_send(used);
             }
             self.at = 0;
-            self.ended = self.piece.len == 0;
+            self.ended = self.piece.is_empty();
         }
-        Ok(&self.piece.buffer[self.at..self.piece.len])
+        Ok(&self.piece[self.at..])
     }
 
     fn consume(&mut self, read: usize) {
-        self.at = (self.at + read).min(self.piece.len);
+        self.at = (self.at + read).min(self.piece.len());
     }
 }
 
