@@ -37,9 +37,9 @@ pub(crate) enum Socket {
     Shared { port: Rc<Port>, reader: Reader },
 }
 
-/// Returns a socket that is connected to `remote`. The system chooses its address, and sends
-/// nothing.
-fn connected(remote: SocketAddr) -> io::Result<UdpSocket> {
+/// Creates the socket of a client, which is connected to `remote`. The system chooses its address,
+/// and sends nothing.
+fn connect(remote: SocketAddr) -> io::Result<Port> {
     let any = if remote.is_ipv4() {
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))
     } else {
@@ -47,12 +47,7 @@ fn connected(remote: SocketAddr) -> io::Result<UdpSocket> {
     };
     let socket = UdpSocket::bind(any)?;
     socket.connect(remote)?;
-    Ok(socket)
-}
-
-/// Creates the socket of a client.
-fn connect(remote: SocketAddr) -> io::Result<Port> {
-    Port::new(connected(remote)?)
+    Port::new(socket)
 }
 
 impl Socket {
@@ -145,18 +140,17 @@ impl Socket {
         else {
             return false;
         };
-        let Ok(socket) = connected(*remote) else {
+        let Ok(new) = connect(*remote) else {
             return false;
         };
-        let present = socket.local_addr().map(|address| address.ip());
-        let (Ok(present), Ok(own)) = (present, port.own_address()) else {
+        let (Ok(present), Ok(own)) = (new.own_address(), port.own_address()) else {
             return false;
         };
-        if present == own {
-            return false;
+        let has_changed = present != own;
+        if has_changed {
+            (*port, *moved) = (new, Some(Instant::now()));
         }
-        *moved = Some(Instant::now());
-        Port::new(socket).map(|new| *port = new).is_ok()
+        has_changed
     }
 
     /// Decides on an error of the socket. If the network of a client has changed, its socket is
