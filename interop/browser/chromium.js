@@ -39,7 +39,7 @@ class Browser {
       if (message.error) waiting.reject(new Error(JSON.stringify(message.error)));
       else waiting.resolve(message.result);
     } else {
-      for (const listener of this.listeners) listener(message);
+      for (const listener of [...this.listeners]) listener(message);
     }
   }
 
@@ -119,6 +119,14 @@ class Page {
   async reload() {
     const loaded = this.nextLoad();
     await this.send('Page.reload');
+    await loaded;
+  }
+
+  /** Runs a script that leaves the page, and waits for the end of the next load. */
+  async follow(expression) {
+    const loaded = this.nextLoad();
+    await this.evaluate(`void setTimeout(() => ${expression})`);
+    // An evaluation would fail if it ran while the browser replaced the page.
     await loaded;
   }
 

@@ -102,7 +102,7 @@ class Browser {
       if (message.type === 'error') waiting.reject(new Error(`${message.error}: ${message.message}`));
       else waiting.resolve(message.result);
     } else {
-      for (const listener of this.listeners) listener(message);
+      for (const listener of [...this.listeners]) listener(message);
     }
   }
 
@@ -185,12 +185,27 @@ class Page {
     await this.send('browsingContext.reload', { wait: 'complete' });
   }
 
-  async traverse(delta) {
-    const loaded = new Promise((resolve) => {
-      this.browser.listeners.push(({ method, params }) => {
-        if (method === 'browsingContext.load' && params.context === this.context) resolve();
-      });
+  nextLoad() {
+    return new Promise((resolve) => {
+      const listener = ({ method, params }) => {
+        if (method !== 'browsingContext.load' || params.context !== this.context) return;
+        this.browser.listeners.splice(this.browser.listeners.indexOf(listener), 1);
+        resolve();
+      };
+      this.browser.listeners.push(listener);
     });
+  }
+
+  /** Runs a script that leaves the page, and waits for the end of the next load. */
+  async follow(expression) {
+    const loaded = this.nextLoad();
+    await this.evaluate(`void setTimeout(() => ${expression})`);
+    // An evaluation would fail if it ran while the browser replaced the page.
+    await loaded;
+  }
+
+  async traverse(delta) {
+    const loaded = this.nextLoad();
     await this.send('browsingContext.traverseHistory', { delta });
     // A page from the back-forward cache has no load event.
     await Promise.race([loaded, new Promise((resolve) => setTimeout(resolve, 1000))]);
