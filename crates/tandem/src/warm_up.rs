@@ -67,6 +67,16 @@ const LONG: u64 = 1 << 20;
 /// The bytes of the first round: half of the initial window of a new connection (RFC 6928).
 const FIRST_ROUND: u64 = 8 << 10;
 
+/// The most bytes of one stream in a round. Over DTLS, the window of a new stream has 256 KiB,
+/// which is less than a long path carries.
+const STREAM: u64 = 128 << 10;
+
+/// Returns the bytes of each stream of a round: at least one stream, and equal parts.
+pub fn parts(bytes: u64) -> impl Iterator<Item = u64> {
+    let streams = bytes.div_ceil(STREAM).max(1);
+    (0..streams).map(move |number| bytes / streams + u64::from(number < bytes % streams))
+}
+
 impl Amount {
     /// Returns true if the client wants no filler bytes at all.
     pub fn is_none(self) -> bool {
@@ -95,6 +105,8 @@ pub struct Rounds {
     spent: u64,
     round: u64,
     shortest: Option<Duration>,
+    /// The bytes and the time of the last round.
+    last: Option<(u64, Duration)>,
 }
 
 impl Rounds {
@@ -105,6 +117,7 @@ impl Rounds {
             spent: 0,
             round: FIRST_ROUND,
             shortest: None,
+            last: None,
         }
     }
 
@@ -114,12 +127,16 @@ impl Rounds {
         (left > 0).then(|| self.round.min(left))
     }
 
-    /// Notes that a round of `bytes` has come in full. Returns false if it took twice the time of
-    /// the shortest round: the path has no more capacity then.
+    /// Notes that a round of `bytes` has come in full. Returns false if the path has no more
+    /// capacity: the round took twice the time of the shortest one, and was hardly faster than the
+    /// last one. A sender that paces its packets spreads a round too, but its rate doubles with
+    /// each round.
     pub fn end_round(&mut self, bytes: u64, took: Duration) -> bool {
-        if self.shortest.is_some_and(|shortest| took > 2 * shortest) {
+        let is_long = self.shortest.is_some_and(|shortest| took > 2 * shortest);
+        if is_long && !self.is_faster(bytes, took) {
             return false;
         }
+        self.last = Some((bytes, took));
         if self.spent > 0 {
             // The first round also waited for the session.
             self.shortest = Some(self.shortest.map_or(took, |shortest| shortest.min(took)));
@@ -127,6 +144,16 @@ impl Rounds {
         self.spent += bytes;
         self.round *= 2;
         true
+    }
+
+    /// Returns true if the rate of a round is 1.4 times that of the last one. While a sender looks
+    /// for the rate of the path, the factor is close to two. A round that takes twice the shortest
+    /// time because it fills the path has less than 1.5, and the next one less than 1.34.
+    fn is_faster(&self, bytes: u64, took: Duration) -> bool {
+        self.last.is_none_or(|(last_bytes, last_took)| {
+            let rate = |bytes: u64, took: Duration| bytes as f64 / took.as_secs_f64();
+            rate(bytes, took) > 1.4 * rate(last_bytes, last_took)
+        })
     }
 }
 
@@ -159,6 +186,37 @@ mod tests {
         assert_eq!(warmed(Amount::OfPath, 2000, fast), (LONG, 8));
         assert_eq!(warmed(Amount::Bytes(20_000), 400, fast), (20_000, 2));
         assert_eq!(warmed(Amount::Bytes(0), 400, fast), (0, 0));
+    }
+
+    #[test]
+    fn warm_up_goes_on_while_a_paced_sender_gets_faster() {
+        // Measured over QUIC at 400 ms: the rounds are long, because the sender paces them.
+        let mut rounds = Rounds::new(Amount::OfPath);
+        for (bytes, took) in [
+            (8, 860),
+            (16, 410),
+            (32, 550),
+            (64, 760),
+            (128, 970),
+            (256, 1000),
+            (512, 1100),
+        ] {
+            assert_eq!(rounds.next_bytes(), Some(bytes << 10));
+            assert!(
+                rounds.end_round(bytes << 10, Duration::from_millis(took)),
+                "{bytes} KiB"
+            );
+        }
+        assert_eq!(rounds.next_bytes(), Some(8 << 10));
+    }
+
+    #[test]
+    fn parts_of_a_round_are_its_bytes_on_several_streams() {
+        let parts = |bytes| parts(bytes).collect::<Vec<_>>();
+        assert_eq!(parts(0), [0]);
+        assert_eq!(parts(FIRST_ROUND), [FIRST_ROUND]);
+        assert_eq!(parts(512 << 10), [STREAM; 4]);
+        assert_eq!(parts(STREAM + 1), [STREAM / 2 + 1, STREAM / 2]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tandem_http::Priority;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::Gateways;
@@ -101,7 +102,7 @@ impl Gateways {
         let mut rounds = Rounds::new(amount);
         while let Some(asked) = rounds.next_bytes().filter(|_| !self.draining.get()) {
             let begun = Instant::now();
-            let Ok(came) = tokio::time::timeout(ROUND_LIMIT, self.fill(asked)).await else {
+            let Ok(came) = tokio::time::timeout(ROUND_LIMIT, self.fill_round(asked)).await else {
                 break;
             };
             if came? < asked || !rounds.end_round(asked, begun.elapsed()) {
@@ -132,7 +133,22 @@ impl Gateways {
         Ok(())
     }
 
-    /// Runs one round, and returns the number of received bytes.
+    /// Runs one round, over several streams if it is long. Returns the number of received bytes.
+    async fn fill_round(self: &Rc<Self>, bytes: u64) -> Result<u64, Error> {
+        let mut fills = JoinSet::new();
+        for part in warm_up::parts(bytes) {
+            let pool = Rc::clone(self);
+            fills.spawn_local(async move { pool.fill(part).await });
+        }
+        let mut came = 0;
+        while let Some(filled) = fills.join_next().await {
+            // A fill that panicked brought nothing.
+            came += filled.unwrap_or(Ok(0))?;
+        }
+        Ok(came)
+    }
+
+    /// Requests filler bytes on one stream, and returns the number of received bytes.
     async fn fill(self: &Rc<Self>, bytes: u64) -> Result<u64, Error> {
         let mut reply = self.filler(&Isolation::none(), bytes);
         let mut came = 0;
