@@ -223,6 +223,7 @@ impl Flow {
             smoothed_rtt,
             rate: delivered.rate,
             round_start: delivered.round_start,
+            after_idle: delivered.after_idle,
             window_limited,
             round_limited,
         });

@@ -177,6 +177,7 @@ impl Model {
             smoothed_rtt,
             rate: delivered.rate,
             round_start: delivered.round_start,
+            after_idle: delivered.after_idle,
             window_limited,
             // quinn counts a sender that is paced as one that is limited.
             round_limited: window_limited,

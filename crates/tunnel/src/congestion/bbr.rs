@@ -387,8 +387,8 @@ impl Bbr {
             && now.saturating_sub(at) > PROBE_RTT_INTERVAL
         {
             self.min_rtt = sample.rtt.map(|rtt| (now, rtt)).or(self.min_rtt);
-            // An idle path has measured itself: nothing of ours is queued.
-            if sample.in_flight > self.minimum() {
+            // An idle path has measured itself: nothing of ours was queued (section 5.3.4.3).
+            if sample.in_flight > self.minimum() && !sample.after_idle {
                 self.state = State::ProbeRtt { until: None };
             }
         }
@@ -455,6 +455,7 @@ mod tests {
                 app_limited: false,
             }),
             round_start: true,
+            after_idle: false,
             window_limited: true,
             round_limited: true,
         }
@@ -576,5 +577,19 @@ mod tests {
             low = low.min(bbr.window());
         }
         assert!(low <= 60 * SEGMENT, "{low}");
+    }
+
+    #[test]
+    fn bbr_measures_no_round_trip_after_an_idle_time() {
+        let mut bbr = cruising();
+        let window = bbr.window();
+        let mut sample = ack(30_000 * MS, 1_000_000, 50 * SEGMENT);
+        sample.after_idle = true;
+        bbr.on_ack(&sample);
+        sample = ack(30_010 * MS, 1_000_000, 90 * SEGMENT);
+        sample.rtt = Some(120 * MS);
+        bbr.on_ack(&sample);
+        assert!(!matches!(bbr.state, State::ProbeRtt { .. }), "{bbr:?}");
+        assert!(bbr.window() >= window);
     }
 }

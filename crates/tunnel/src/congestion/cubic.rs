@@ -239,6 +239,7 @@ mod tests {
             smoothed_rtt: 100 * MS,
             rate: None,
             round_start,
+            after_idle: false,
             window_limited: true,
             round_limited: true,
         }

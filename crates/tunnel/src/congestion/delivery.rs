@@ -35,6 +35,8 @@ pub struct Delivered {
     pub rate: Option<DeliveryRate>,
     /// Indicates whether a new round trip begins.
     pub round_start: bool,
+    /// True for the first delivery after nothing was in flight.
+    pub after_idle: bool,
 }
 
 /// The transmissions that are acknowledged together.
@@ -58,6 +60,8 @@ pub struct Delivery {
     /// no measurement of the path.
     valid_from: Duration,
     next_round: u64,
+    /// True if nothing was in flight before the transmissions that none acknowledges yet.
+    was_idle: bool,
     acked: Option<Acked>,
 }
 
@@ -71,6 +75,7 @@ impl Delivery {
             app_limited_until: 0,
             valid_from: Duration::ZERO,
             next_round: 0,
+            was_idle: false,
             acked: None,
         }
     }
@@ -95,6 +100,7 @@ impl Delivery {
         if in_flight == 0 {
             self.first_sent = now;
             self.delivered_at = now;
+            self.was_idle = true;
         }
         Stamp {
             delivered: self.delivered,
@@ -146,6 +152,7 @@ impl Delivery {
             rtt: acked.rtt,
             rate: self.rate(&acked, now, min_rtt),
             round_start,
+            after_idle: std::mem::take(&mut self.was_idle),
         })
     }
 
@@ -197,6 +204,22 @@ mod tests {
         let delivered = delivery.finish(100 * MS, 100 * MS).expect("a delivery");
         let rate = delivered.rate.expect("a whole round trip");
         assert_eq!((rate.bytes_per_second, delivered.bytes), (100_000, 10_000));
+    }
+
+    #[test]
+    fn delivery_tells_the_first_one_after_nothing_was_in_flight() {
+        let mut delivery = Delivery::new(Duration::ZERO);
+        let first = delivery.on_sent(10 * MS, 0);
+        let second = delivery.on_sent(20 * MS, 1000);
+        let mut tells = |now: Duration, sent: Duration, stamp: Stamp| {
+            delivery.on_acked(now, (sent, stamp), 1000, Some(100 * MS));
+            delivery
+                .finish(now, 100 * MS)
+                .expect("a delivery")
+                .after_idle
+        };
+        assert!(tells(110 * MS, 10 * MS, first));
+        assert!(!tells(120 * MS, 20 * MS, second));
     }
 
     #[test]

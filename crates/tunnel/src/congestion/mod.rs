@@ -63,6 +63,8 @@ pub struct AckSample {
     pub rate: Option<DeliveryRate>,
     /// True if this acknowledgement begins a new round trip.
     pub round_start: bool,
+    /// True if nothing was in flight before the segments that it covers first.
+    pub after_idle: bool,
     /// True if the window limits the sender now.
     pub window_limited: bool,
     /// True if the window has limited the sender in this round trip or in the one before, so that

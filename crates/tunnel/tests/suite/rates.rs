@@ -119,8 +119,8 @@ fn bbr_does_not_overrun_a_queue_of_one_product() {
     }
 }
 
-#[test]
-fn warm_tunnel_carries_a_response_in_one_round_trip() {
+/// A tunnel over BBR that has carried 100 Mbit/s, after this time without a datagram.
+fn warm_tunnel(idle: Duration) -> Path {
     let mut path = Path::new(
         &config(Coupling::Coupled, Algorithm::Bbr),
         &link(100, 0.0),
@@ -133,18 +133,52 @@ fn warm_tunnel_carries_a_response_in_one_round_trip() {
         taken.expect("an open stream");
         path.run_for(20 * MS);
     }
-    path.run_for(Duration::from_secs(3));
+    path.run_for(idle);
+    path
+}
+
+/// Sends a request and waits until the server has it.
+fn request(path: &mut Path) -> StreamId {
     let stream = path.client.tunnel.open(path.now).expect("open");
     let mut request = Bytes::from_static(b"GET");
     let tunnel = &mut path.client.tunnel;
     tunnel.write(stream, &mut request).expect("an open stream");
     path.run_for(51 * MS);
-    let mut response = Bytes::from_static(&[7; 200_000]);
+    stream
+}
+
+fn respond(path: &mut Path, stream: StreamId, size: usize) {
+    let mut response = Bytes::from(vec![7; size]);
     let tunnel = &mut path.server.tunnel;
     tunnel.write(stream, &mut response).expect("an open stream");
+}
+
+#[test]
+fn warm_tunnel_carries_a_response_in_one_round_trip() {
+    let mut path = warm_tunnel(Duration::from_secs(3));
+    let stream = request(&mut path);
+    respond(&mut path, stream, 200_000);
     // Half a round trip, and 16 ms for the bytes.
     path.run_for(90 * MS);
     assert_eq!(path.client.bytes_read.get(&stream), Some(&200_000));
+}
+
+#[test]
+fn warm_tunnel_keeps_its_window_after_an_idle_time() {
+    const SIZE: usize = 200_000;
+    let mut path = warm_tunnel(Duration::from_secs(20));
+    let page = request(&mut path);
+    let images = [(); 5].map(|()| request(&mut path));
+    respond(&mut path, page, 20_000);
+    // The first acknowledgements of the page have come.
+    path.run_for(105 * MS);
+    for image in images {
+        respond(&mut path, image, SIZE);
+    }
+    // Half a round trip, and 80 ms for the bytes.
+    path.run_for(155 * MS);
+    let came = images.map(|image| path.client.bytes_read.get(&image).copied());
+    assert_eq!(came, [Some(SIZE as u64); 5]);
 }
 
 #[test]
