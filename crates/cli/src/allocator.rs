@@ -6,7 +6,10 @@
     reason = "the options of mimalloc are functions of a C library"
 )]
 
+use std::ffi::{c_int, c_void};
+
 use libmimalloc_sys::{mi_option_eager_commit_delay, mi_option_set, mi_option_t};
+use rustix::mm::{Advice, madvise};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -14,6 +17,15 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The time in milliseconds after which free memory returns to the system. The bindings have no
 /// name for this option; in `mimalloc.h` it follows the delay of commits.
 const PURGE_DELAY: mi_option_t = mi_option_eager_commit_delay + 1;
+
+/// The number of the region that mimalloc reserves at its start, of 1 GiB.
+const FIRST_ARENA: c_int = 1;
+
+unsafe extern "C" {
+    /// Returns the start and the size of a region of the heap. It is in `mimalloc.h`, and the
+    /// bindings lack it.
+    fn mi_arena_area(arena: c_int, size: *mut usize) -> *mut c_void;
+}
 
 /// Lets free memory return to the system at once.
 ///
@@ -24,8 +36,29 @@ pub(crate) fn return_free_memory_at_once() {
     unsafe { mi_option_set(PURGE_DELAY, 0) }
 }
 
+/// Lets the heap have large pages, and keeps its free memory.
+///
+/// A command that fills much memory and ends soon then has a tenth of the page faults, and fewer
+/// misses of the processor's cache of addresses. Without large pages in the system, or beyond the
+/// first arena, the pages are small.
+pub(crate) fn keep_memory_in_large_pages() {
+    // A part that returns to the system would split its large page.
+    // SAFETY: as above. With a negative delay, no memory returns.
+    unsafe { mi_option_set(PURGE_DELAY, -1) }
+    let mut size = 0;
+    // SAFETY: the declaration is that of `mimalloc.h`. The function writes only the size.
+    let start = unsafe { mi_arena_area(FIRST_ARENA, &raw mut size) };
+    if !start.is_null() {
+        // SAFETY: mimalloc never unmaps an arena, and the advice changes none of its bytes.
+        let _ = unsafe { madvise(start, size, Advice::LinuxHugepage) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use libmimalloc_sys::mi_option_get;
 
     use super::*;
@@ -35,11 +68,42 @@ mod tests {
         unsafe { mi_option_get(PURGE_DELAY) }
     }
 
-    /// The default of 10 ms tells this option from its neighbours in the list.
+    /// The flags of the kernel for the mapping that holds an address.
+    fn flags_of_mapping(address: usize) -> String {
+        let maps = fs::read_to_string("/proc/self/smaps").expect("readable");
+        let mut is_here = false;
+        for line in maps.lines() {
+            let range = line
+                .split(' ')
+                .next()
+                .and_then(|range| range.split_once('-'));
+            let number = |text| usize::from_str_radix(text, 16).ok();
+            if let Some((start, end)) = range.and_then(|(a, b)| number(a).zip(number(b))) {
+                is_here = (start..end).contains(&address);
+            } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| is_here) {
+                return flags.to_owned();
+            }
+        }
+        panic!("no mapping holds {address:x}");
+    }
+
+    /// Tests all settings in a row, since they belong to the process.
     #[test]
-    fn purge_delay_is_the_option_that_is_set() {
+    fn allocator_keeps_or_returns_free_memory() {
+        // The default of 10 ms tells this option from its neighbours in the list.
         assert_eq!(purge_delay(), 10, "mimalloc's list of options has changed");
         return_free_memory_at_once();
         assert_eq!(purge_delay(), 0);
+        let body = vec![1_u8; 1 << 16];
+        let is_large = || {
+            let flags = flags_of_mapping(body.as_ptr().addr());
+            flags.split(' ').any(|flag| flag == "hg")
+        };
+        assert!(!is_large(), "the feature no_thp of mimalloc is off");
+
+        keep_memory_in_large_pages();
+        assert_eq!(purge_delay(), -1);
+        let has_large_pages = Path::new("/sys/kernel/mm/transparent_hugepage").exists();
+        assert_eq!(is_large(), has_large_pages);
     }
 }

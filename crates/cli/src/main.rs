@@ -40,10 +40,11 @@ enum Command {
 
 fn main() -> ExitCode {
     let arguments = Arguments::try_parse().unwrap_or_else(|error| end(&error));
-    // A replay has no bound to keep and ends soon. Memory that it gets back would cost page faults.
+    // A replay fills much memory at once, has no bound to keep and ends soon.
     #[cfg(all(feature = "mimalloc", target_os = "linux"))]
-    if !matches!(arguments.command, Command::Predict(_)) {
-        allocator::return_free_memory_at_once();
+    match arguments.command {
+        Command::Predict(_) => allocator::keep_memory_in_large_pages(),
+        _ => allocator::return_free_memory_at_once(),
     }
     tandem::cli::exit(run(arguments.command))
 }
