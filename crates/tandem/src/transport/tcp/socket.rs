@@ -1,12 +1,15 @@
 //! A connected TCP socket as a path: the stream, and the facts from its socket options.
+//!
+//! The kernel reports a reset once. If a write meets it, the next read finds a regular end, and the
+//! beginning of the data would count as the whole. The stream therefore remembers the reset.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -18,12 +21,33 @@ use crate::path::{Facts, Measure, Path};
 
 /// Creates a path from a connected socket.
 pub fn path(stream: TcpStream) -> Path {
-    let socket = Rc::new(SharedSocket(RefCell::new(stream)));
+    let socket = Rc::new(SharedSocket {
+        stream: RefCell::new(stream),
+        failure: Cell::default(),
+    });
     Path::new(SocketStream(Rc::clone(&socket)), socket)
 }
 
-/// The socket, shared by the stream and its facts. It is borrowed within a single poll only.
-struct SharedSocket(RefCell<TcpStream>);
+/// The socket, shared by the stream and its facts.
+struct SharedSocket {
+    /// The socket. It is borrowed within a single poll only.
+    stream: RefCell<TcpStream>,
+    /// The failure of the connection, if a write has met it.
+    failure: Cell<Option<io::ErrorKind>>,
+}
+
+impl SharedSocket {
+    /// Notes the failure of a write. A broken pipe says nothing about the data that has arrived:
+    /// the other end may have closed regularly before.
+    fn noted<T>(&self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(error)) = &written
+            && error.kind() != io::ErrorKind::BrokenPipe
+        {
+            self.failure.set(Some(error.kind()));
+        }
+        written
+    }
+}
 
 impl Facts for SharedSocket {
     fn below(&self) -> Option<&dyn Facts> {
@@ -31,43 +55,45 @@ impl Facts for SharedSocket {
     }
 
     fn peer_address(&self) -> Option<SocketAddr> {
-        self.0.borrow().peer_addr().ok()
+        self.stream.borrow().peer_addr().ok()
     }
 
     fn measure(&self) -> Option<Measure> {
-        info::measure(&self.0.borrow())
+        info::measure(&self.stream.borrow())
     }
 
     fn bytes_received(&self) -> Option<u64> {
-        info::received(&self.0.borrow())
+        info::received(&self.stream.borrow())
     }
 
     fn bytes_acknowledged(&self) -> Option<u64> {
-        info::acknowledged(&self.0.borrow())
+        info::acknowledged(&self.stream.borrow())
     }
 
     fn is_over_bbr(&self) -> bool {
-        SockRef::from(&*self.0.borrow())
+        SockRef::from(&*self.stream.borrow())
             .tcp_congestion()
             .is_ok_and(|name| name.starts_with(b"bbr"))
     }
 
     fn unsent_limit(&self) -> Option<u32> {
-        SockRef::from(&*self.0.borrow()).tcp_notsent_lowat().ok()
+        SockRef::from(&*self.stream.borrow())
+            .tcp_notsent_lowat()
+            .ok()
     }
 
     fn limit_unsent(&self, bytes: u32) {
         // A kernel that rejects the limit keeps the old one, as the trait documents.
-        let _ = SockRef::from(&*self.0.borrow()).set_tcp_notsent_lowat(bytes);
+        let _ = SockRef::from(&*self.stream.borrow()).set_tcp_notsent_lowat(bytes);
     }
 
     fn has_unacknowledged(&self) -> bool {
-        info::has_unacknowledged(&self.0.borrow())
+        info::has_unacknowledged(&self.stream.borrow())
     }
 
     fn broken(&self) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
         // The future needs a second descriptor, because reads and writes borrow the stream.
-        let socket = SockRef::from(&*self.0.borrow()).try_clone().ok()?;
+        let socket = SockRef::from(&*self.stream.borrow()).try_clone().ok()?;
         let watched = TcpStream::from_std(socket.into()).ok()?;
         Some(Box::pin(async move {
             match watched.ready(Interest::ERROR).await {
@@ -79,7 +105,7 @@ impl Facts for SharedSocket {
 
     fn reset_on_close(&self) {
         // The option is rejected only if the kernel has already closed the connection.
-        let _ = SockRef::from(&*self.0.borrow()).set_linger(Some(Duration::ZERO));
+        let _ = SockRef::from(&*self.stream.borrow()).set_linger(Some(Duration::ZERO));
     }
 }
 
@@ -92,7 +118,11 @@ impl AsyncRead for SocketStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.0.0.borrow_mut()).poll_read(cx, buf)
+        let filled = buf.filled().len();
+        ready!(Pin::new(&mut *self.0.stream.borrow_mut()).poll_read(cx, buf))?;
+        let at_end = buf.filled().len() == filled && buf.remaining() > 0;
+        let failure = self.0.failure.get().filter(|_| at_end);
+        Poll::Ready(failure.map_or(Ok(()), |failure| Err(failure.into())))
     }
 }
 
@@ -102,7 +132,8 @@ impl AsyncWrite for SocketStream {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.0.0.borrow_mut()).poll_write(cx, buf)
+        let written = Pin::new(&mut *self.0.stream.borrow_mut()).poll_write(cx, buf);
+        self.0.noted(written)
     }
 
     fn poll_write_vectored(
@@ -110,12 +141,15 @@ impl AsyncWrite for SocketStream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut stream = self.0.0.borrow_mut();
+        let mut stream = self.0.stream.borrow_mut();
         #[cfg(target_os = "linux")]
         if let Some(tail) = crate::body_memory::tail(bufs) {
-            return super::cached::poll_write(&stream, cx, bufs, &tail);
+            return self
+                .0
+                .noted(super::cached::poll_write(&stream, cx, bufs, &tail));
         }
-        Pin::new(&mut *stream).poll_write_vectored(cx, bufs)
+        self.0
+            .noted(Pin::new(&mut *stream).poll_write_vectored(cx, bufs))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -123,11 +157,11 @@ impl AsyncWrite for SocketStream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.0.0.borrow_mut()).poll_flush(cx)
+        Pin::new(&mut *self.0.stream.borrow_mut()).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.0.0.borrow_mut()).poll_shutdown(cx)
+        Pin::new(&mut *self.0.stream.borrow_mut()).poll_shutdown(cx)
     }
 }
 
@@ -180,6 +214,25 @@ mod tests {
                 Ok(0)
             };
             assert_eq!(read, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn read_reports_the_reset_that_a_write_has_met() {
+        for reset in [false, true] {
+            let (mut near, mut far) = connected().await;
+            far.write_all(b"a part").await.expect("there is room");
+            match reset {
+                true => SockRef::from(&far).set_linger(Some(Duration::ZERO)),
+                false => far.shutdown().await,
+            }
+            .expect("the connection is open");
+            drop(far);
+            // After a regular close, the first write brings about the reset that fails the next.
+            while near.write(&[1; 100]).await.is_ok() {}
+            let mut bytes = Vec::new();
+            let read = near.read_to_end(&mut bytes).await;
+            assert_eq!((read.is_err(), &bytes[..]), (reset, &b"a part"[..]));
         }
     }
 
