@@ -11,26 +11,38 @@ use crate::renewal::Renewable;
 
 /// Holds the token until the gateway has accepted it. Each response shows the decision.
 pub(super) struct ClientAdmission {
-    token: Cell<Option<Arc<String>>>,
-    /// The decision about the token or its absence, once it is known.
+    token: Cell<Option<Arc<Renewable<String>>>>,
+    /// The value of the token that the last request showed.
+    shown: Cell<Option<Arc<String>>>,
+    /// The decision about the shown token or its absence, once it is known.
     decision: Cell<Option<bool>>,
 }
 
 impl ClientAdmission {
-    /// Begins a session with the present value of a token.
-    pub(super) fn new(token: Option<&Renewable<String>>) -> Self {
+    /// Begins a session with a token, whose file may be renewed before the gateway accepts it.
+    pub(super) fn new(token: Option<Arc<Renewable<String>>>) -> Self {
         Self {
-            token: Cell::new(token.map(Renewable::get)),
+            token: Cell::new(token),
+            shown: Cell::default(),
             decision: Cell::default(),
         }
     }
 
     /// Returns the field `proxy-authorization` of a request, while requests need it.
     pub(super) fn field(&self) -> Option<String> {
+        self.decision.set(self.decision());
+        let value = self.value()?;
+        let field = format!("Bearer {value}");
+        self.shown.set(Some(value));
+        Some(field)
+    }
+
+    /// Returns the present value of the token, unless the gateway has accepted it.
+    fn value(&self) -> Option<Arc<String>> {
         let token = self.token.take();
-        let field = token.as_ref().map(|token| format!("Bearer {token}"));
+        let value = token.as_ref().map(|token| token.get());
         self.token.set(token);
-        field
+        value
     }
 
     /// Notes a response.
@@ -53,9 +65,17 @@ impl ClientAdmission {
         Ok(())
     }
 
-    /// Returns the decision, once it is known.
+    /// Returns the decision, once it is known. None is known about a token that was renewed after
+    /// its refusal: the next request shows the new one.
     pub(super) fn decision(&self) -> Option<bool> {
-        self.decision.get()
+        let decision = self.decision.get();
+        if decision != Some(false) {
+            return decision;
+        }
+        let shown = self.shown.take();
+        let is_renewed = shown.is_some() && shown != self.value();
+        self.shown.set(shown);
+        decision.filter(|_| !is_renewed)
     }
 }
 
@@ -69,6 +89,7 @@ pub(super) fn foreign_challenge() -> Error {
 mod tests {
     use super::*;
     use crate::failure::response;
+    use crate::renewal::Renewals;
     use crate::role_name::RoleName;
 
     /// Returns the refusal of a proxy with this role.
@@ -76,14 +97,14 @@ mod tests {
         response(&Error::new(Kind::Unauthorized, Side::Local, "x"), who).0
     }
 
-    fn token() -> Renewable<String> {
+    fn token() -> Arc<Renewable<String>> {
         let read = || Ok::<_, String>("t".to_owned());
-        Renewable::new("token".into(), Vec::new(), read).expect("a token")
+        Arc::new(Renewable::new("token".into(), Vec::new(), read).expect("a token"))
     }
 
     #[test]
     fn token_is_shown_until_a_response_accepts_it() {
-        let admission = ClientAdmission::new(Some(&token()));
+        let admission = ClientAdmission::new(Some(token()));
         assert_eq!(admission.decision(), None);
         assert_eq!(admission.note(&refusal(RoleName::Gateway)), Ok(()));
         assert_eq!(admission.decision(), Some(false));
@@ -98,6 +119,35 @@ mod tests {
     }
 
     #[test]
+    fn renewed_token_is_shown_after_a_refusal() {
+        let file = std::env::temp_dir().join(format!("tandem-admission-{}", std::process::id()));
+        let write = |text: &str| std::fs::write(&file, text).expect("a writable directory");
+        write("old");
+        let (files, name) = (vec![file.clone()], "the access token".to_owned());
+        let read = file.clone();
+        let read = move || std::fs::read_to_string(&read);
+        let renewals = Renewals::default();
+        let token = renewals.watch(Renewable::new(name, files, read).expect("a token"));
+        let admission = ClientAdmission::new(Some(token));
+        assert_eq!(admission.field().as_deref(), Some("Bearer old"));
+        assert_eq!(admission.note(&refusal(RoleName::Gateway)), Ok(()));
+        assert_eq!(admission.decision(), Some(false));
+        write("the new one");
+        // A file is taken over once it has stayed the same for two looks.
+        for _ in 0..2 {
+            assert_eq!(admission.decision(), Some(false));
+            renewals.look();
+        }
+        assert_eq!(admission.decision(), None, "nothing is known about it");
+        assert_eq!(admission.field().as_deref(), Some("Bearer the new one"));
+        assert_eq!(admission.note(&refusal(RoleName::Gateway)), Ok(()));
+        assert_eq!(admission.decision(), Some(false));
+        assert_eq!(admission.note(&ResponseHead::new(200)), Ok(()));
+        assert_eq!(admission.decision(), Some(true));
+        std::fs::remove_file(&file).expect("the file that was written");
+    }
+
+    #[test]
     fn status_407_of_an_origin_is_no_refusal() {
         let mut forged = ResponseHead::new(407);
         forged.fields.push("proxy-authenticate", "Basic");
@@ -105,7 +155,7 @@ mod tests {
             if let Some(value) = value {
                 forged.fields.push("proxy-status", value);
             }
-            let admission = ClientAdmission::new(Some(&token()));
+            let admission = ClientAdmission::new(Some(token()));
             let error = admission.note(&forged).expect_err("a challenge");
             assert_eq!((error.status(), error.side), (502, Side::Origin));
             assert_eq!(admission.decision(), None);

@@ -76,7 +76,7 @@ impl Connect for StreamsSession {
         });
         Rc::new(StreamsClient {
             http1: self.http1.clone(),
-            admission: ClientAdmission::new(self.token.as_deref()),
+            admission: ClientAdmission::new(self.token.clone()),
             idle_check: IdleCheck::new(&self.http1.timeouts),
             path_watch: PathWatch::new(Rc::clone(&state) as _),
             state,

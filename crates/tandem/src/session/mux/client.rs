@@ -64,7 +64,7 @@ impl MuxClient {
         Self {
             path_watch: PathWatch::new(Rc::clone(&shared) as _),
             shared,
-            admission: ClientAdmission::new(session.token.as_deref()),
+            admission: ClientAdmission::new(session.token.clone()),
             idle_check: IdleCheck::new(&session.timeouts),
         }
     }
