@@ -75,8 +75,8 @@ struct NetworkRecord {
     used: Option<Instant>,
     /// The end and the length of the last suspension of throttled ways.
     throttled: Option<(Instant, Duration)>,
-    /// The time of the next comparison at the earliest, and the pause before it.
-    comparison: Option<(Instant, Duration)>,
+    /// The time of the next comparison of a way at the earliest, and the pause before it.
+    comparisons: HashMap<usize, (Instant, Duration)>,
 }
 
 /// The ways to one gateway, by their numbers from the best to the last one.
@@ -209,14 +209,14 @@ impl Ways {
 
     /// Returns true if a slow way may be compared with TCP now. The answer counts as a comparison.
     /// Each one doubles the time before the next one.
-    pub(crate) fn may_compare(&mut self, network: Network, now: Instant) -> bool {
-        let record = self.record(network, now);
-        let pause = match record.comparison {
+    pub(crate) fn may_compare(&mut self, network: Network, way: usize, now: Instant) -> bool {
+        let comparisons = &mut self.record(network, now).comparisons;
+        let pause = match comparisons.get(&way) {
             None => FIRST_PAUSE,
-            Some((next, _)) if now < next => return false,
-            Some((_, pause)) => (2 * pause).min(LONGEST_PAUSE),
+            Some((next, _)) if now < *next => return false,
+            Some((_, pause)) => (2 * *pause).min(LONGEST_PAUSE),
         };
-        record.comparison = Some((now + pause, pause));
+        comparisons.insert(way, (now + pause, pause));
         true
     }
 
@@ -233,7 +233,7 @@ impl Ways {
             _ => FIRST_THROTTLED_SUSPENSION,
         };
         record.throttled = Some((now + suspension, suspension));
-        record.comparison = None;
+        record.comparisons.clear();
         record.best = record.best.filter(|(best, _)| !ways.contains(best));
         for way in ways {
             let failure = WayFailure {
@@ -433,11 +433,21 @@ mod tests {
     fn slow_way_is_compared_ever_more_seldom() {
         let (mut ways, begun) = ways();
         let seconds = 0..6 * 3600;
-        let compared =
-            seconds.filter(|second| ways.may_compare(HOME, begun + Duration::from_secs(*second)));
+        let compared = seconds
+            .filter(|second| ways.may_compare(HOME, QUIC, begun + Duration::from_secs(*second)));
         let compared: Vec<u64> = compared.collect();
         assert_eq!(compared[..5], [0, 60, 180, 420, 900]);
         assert!(compared.len() < 15, "{compared:?}");
+    }
+
+    #[test]
+    fn pause_between_comparisons_is_of_one_way() {
+        let now = Instant::now();
+        let mut ways = Ways::new(vec![true, true, false]);
+        assert!(ways.may_compare(HOME, 0, now) && !ways.may_compare(HOME, 0, now));
+        // The way has fallen silent meanwhile, and the next one is as slow.
+        ways.failed(HOME, 0, now);
+        assert!(ways.may_compare(HOME, 1, now) && !ways.may_compare(HOME, 1, now));
     }
 
     #[test]

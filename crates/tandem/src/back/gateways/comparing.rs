@@ -30,6 +30,9 @@ use crate::warm_up::measuring;
 /// The longest time between two looks at a session that receives no data.
 const LONGEST_WAIT: Duration = Duration::from_secs(8);
 
+/// The time that a comparison waits for a new session over datagrams.
+const ESTABLISH_LIMIT: Duration = Duration::from_secs(8);
+
 impl Gateways {
     /// Watches the flow of a session over datagrams while exchanges are under way, if TCP is
     /// another way to its gateway.
@@ -64,7 +67,7 @@ impl Gateways {
         };
         let (network, way) = (self.network(index), index - group.first);
         let mut ways = group.ways.borrow_mut();
-        let may = !ways.has_failed(network, way) && ways.may_compare(network, now());
+        let may = !ways.has_failed(network, way) && ways.may_compare(network, way, now());
         drop(ways);
         if may {
             self.compare(isolation, index, Purpose::Leave);
@@ -83,7 +86,12 @@ impl Gateways {
         let network = self.network(index);
         let (this, isolation) = (self.this.clone(), isolation.clone());
         tokio::task::spawn_local(async move {
-            let compared = compared(&this, &isolation, [index, other], purpose).await;
+            let mut compared = compared(&this, &isolation, [index, other], purpose).await;
+            // A throttled path may fall silent, which ends its session. Exchanges that it still
+            // carries move only by a verdict, so a new session is compared once.
+            if compared.is_none() && has_lost(&this, &isolation, index) {
+                compared = self::compared(&this, &isolation, [index, other], purpose).await;
+            }
             let Some(pool) = this.upgrade() else { return };
             if let Some(group) = pool.group(index) {
                 group.comparing.set(false);
@@ -176,6 +184,12 @@ impl Watcher {
     }
 }
 
+/// Returns true if a way has no session that takes requests.
+fn has_lost(pool: &Weak<Gateways>, isolation: &Isolation, index: usize) -> bool {
+    let pool = pool.upgrade();
+    pool.is_some_and(|pool| !pool.is_open(isolation, index))
+}
+
 /// Returns the bytes that a session has received, if its connection counts them.
 fn received(session: &dyn Connected) -> Option<u64> {
     session.facts()?.bytes_received()
@@ -191,7 +205,8 @@ async fn compared(
 ) -> Option<(Verdict, Round)> {
     let begin = |index| Some(pool.upgrade()?.begin(isolation, index));
     let ((near, _near_use), (tcp, _tcp_use)) = (begin(ways[0])?, begin(ways[1])?);
-    near.established().await.ok()?;
+    let established = tokio::time::timeout(ESTABLISH_LIMIT, near.established());
+    established.await.ok()?.ok()?;
     tcp.established().await.ok()?;
     let measure = tcp.facts().and_then(|facts| facts.measure());
     let round_trip = measure.map(|measure| Duration::from_secs_f64(measure.round_trip));

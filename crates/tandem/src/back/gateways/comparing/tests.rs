@@ -7,7 +7,7 @@ use super::*;
 use crate::back::gateways::doubles::{FakeSession, LIMITS, gateway, run};
 use crate::back::gateways::{PoolLimits, ToGateway, WayEntry};
 use crate::carrier::LocalBoxFuture;
-use crate::error::Error;
+use crate::error::{Error, Kind, Side};
 use crate::exchange::Sink;
 use crate::path::Facts;
 use crate::stage::Stage;
@@ -28,6 +28,8 @@ struct Way {
     latency: Cell<u64>,
     /// True if the gateway sends no filler.
     is_old: Cell<bool>,
+    /// True until a session has ended at the request for filler.
+    ends: Cell<bool>,
 }
 
 impl Way {
@@ -38,6 +40,7 @@ impl Way {
             filler: Cell::new(0),
             latency: Cell::new(50),
             is_old: Cell::new(false),
+            ends: Cell::new(false),
         })
     }
 }
@@ -87,6 +90,10 @@ impl FakeSession for OverWay {
         Box::pin(async move {
             let bytes = self.answer(&exchange.request);
             let is_filler = measured(&exchange.request).is_some();
+            if is_filler && self.way.ends.take() {
+                self.is_drained.set(true);
+                return Err(Error::new(Kind::Full, Side::Peer, "no more requests"));
+            }
             self.active.set(self.active.get() + 1);
             let _ended = Ended(&self.active);
             tokio::time::sleep(Duration::from_millis(self.way.latency.get())).await;
@@ -218,6 +225,19 @@ fn throttled_way_is_left_and_used_again_later() {
         }
         ways.dedup();
         assert_eq!(ways, ["tcp", "udp"], "it stays");
+    });
+}
+
+#[test]
+fn way_is_compared_again_if_its_session_has_ended() {
+    run(async {
+        let (udp, tcp) = (Way::new(0.25 * MBIT), Way::new(20.0 * MBIT));
+        udp.ends.set(true);
+        let pool = pool(&udp, &tcp);
+        let begun = Instant::now();
+        assert_eq!(get(&pool, "/download").await, DOWNLOAD);
+        assert!(begun.elapsed() < Duration::from_secs(10), "{begun:?}");
+        assert_eq!(way_after(&pool, 1, &udp).await, "tcp");
     });
 }
 
