@@ -467,7 +467,7 @@ impl Parts for Watched {
 fn target_of(request: &RequestHead) -> Option<Target> {
     let default = Some(request.scheme.default_port());
     let (host, port) = split_authority(&request.authority, default).ok()?;
-    Some(Target { host, port })
+    Some(Target::new(host, port))
 }
 
 /// Returns the host of the page that caused a request, as the request tells it.
@@ -476,7 +476,7 @@ fn page_of(request: &RequestHead) -> Option<Target> {
     let rest = referrer.strip_prefix("https://")?;
     let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
     let (host, port) = split_authority(authority, Some(Scheme::Https.default_port())).ok()?;
-    Some(Target { host, port })
+    Some(Target::new(host, port))
 }
 
 /// Returns whether a browser may send a request without credentials, by CORS.

@@ -271,7 +271,7 @@ impl Origin {
                 Ok(PoolKey {
                     session: exchange.peer.session,
                     isolation,
-                    origin: Rc::new((scheme, Target { host, port })),
+                    origin: Rc::new((scheme, Target::new(host, port))),
                 })
             }
         }

@@ -169,7 +169,7 @@ impl Stage for Polite {
         let scheme = request.scheme;
         let target = split_authority(&request.authority, Some(scheme.default_port()));
         let key = match target {
-            Ok((host, port)) => (exchange.peer.session, (scheme, Target { host, port })),
+            Ok((host, port)) => (exchange.peer.session, (scheme, Target::new(host, port))),
             Err(problem) => {
                 return Reply::fail(Error::new(Kind::BadRequest, Side::Client, problem));
             }

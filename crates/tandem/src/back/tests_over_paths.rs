@@ -104,10 +104,7 @@ fn limited_gateway(streams: u32, limits: Limits) -> (Rc<Stalling>, ToOrigin) {
     });
     let mode = Mode::Reverse {
         scheme: Scheme::Http,
-        target: Target {
-            host: "origin.example".into(),
-            port: 80,
-        },
+        target: Target::new("origin.example".into(), 80),
         hosts: vec![HostPattern::Any],
     };
     (origin, to_origin(mode, transport, limits))

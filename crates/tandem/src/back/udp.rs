@@ -89,7 +89,7 @@ impl UdpTunnels {
             Error::new(Kind::BadRequest, Side::Client, detail)
         })?;
         let session = exchange.peer.session;
-        let socket = self.connect(session, &Target { host, port }).await?;
+        let socket = self.connect(session, &Target::new(host, port)).await?;
         METRICS.udp_flows.add(1);
         let mut head = ResponseHead::new(200);
         let (name, value) = connect_udp::CAPSULE_PROTOCOL;
@@ -330,10 +330,7 @@ mod tests {
             let mut tunnels = Rc::into_inner(tunnels(1)).expect("no other owner");
             let direct = Rc::get_mut(&mut tunnels.direct).expect("no other owner");
             direct.policy.allow = vec![address.ip().to_string().parse().expect("a rule")];
-            let target = Target {
-                host: address.ip().to_string(),
-                port: address.port(),
-            };
+            let target = Target::new(address.ip().to_string(), address.port());
             let socket = tunnels.connect(0, &target).await.expect("a socket");
             let is_forbidden = match address {
                 SocketAddr::V4(_) => {

@@ -64,7 +64,7 @@ impl ModeOption {
         let hosts = vec![HostPattern::Name(host.clone())];
         Ok(Mode::Reverse {
             scheme,
-            target: Target { host, port },
+            target: Target::new(host, port),
             hosts,
         })
     }

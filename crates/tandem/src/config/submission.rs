@@ -240,7 +240,7 @@ fn server(url: &str) -> Result<(SubmissionServer, Target), String> {
         authority: authority.to_ascii_lowercase(),
         base: path.strip_suffix('/').unwrap_or(path).to_owned(),
     };
-    Ok((server, Target { host, port }))
+    Ok((server, Target::new(host, port)))
 }
 
 #[cfg(test)]

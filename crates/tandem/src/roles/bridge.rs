@@ -126,10 +126,7 @@ impl BridgeConfig {
     ) -> Result<Back, ConfigError> {
         let provider = self.near.transports.to_dial(server)?;
         let scheme = provider.scheme();
-        let target = Target {
-            host: server.host.clone(),
-            port: server.port,
-        };
+        let target = Target::new(server.host.clone(), server.port);
         let (mode, form, stands_for) = match &self.mode {
             BridgeMode::Proxy(_) => (
                 Mode::Proxy {

@@ -149,7 +149,7 @@ impl GatewayConfig {
             let prepared = Prepared {
                 session,
                 isolation,
-                target: Target { host, port },
+                target: Target::new(host, port),
             };
             let origin = Rc::clone(&origin);
             Box::pin(async move { origin.verify(prepared).await })

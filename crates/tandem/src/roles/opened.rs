@@ -259,10 +259,7 @@ impl VerifiedOrigins for Origins {
         let prepared = Prepared {
             session: connection.session,
             isolation: connection.isolation.clone(),
-            target: Target {
-                host: connection.host.clone(),
-                port: connection.port,
-            },
+            target: Target::new(connection.host.clone(), connection.port),
         };
         let part = connection.proxy.unwrap_or(connection.session);
         let context = BrowserContext {

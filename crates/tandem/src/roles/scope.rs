@@ -99,10 +99,7 @@ mod tests {
     use super::*;
 
     fn target(host: &str, port: u16) -> Target {
-        Target {
-            host: host.into(),
-            port,
-        }
+        Target::new(host.into(), port)
     }
 
     fn encode(mode: &Mode, policy: &Policy, origin_ca: Option<&str>) -> String {

@@ -252,10 +252,7 @@ mod tests {
         let tunnels = ConnectTunnels {
             next: Rc::new(stage),
         };
-        let target = Target {
-            host: "a.example".into(),
-            port: 443,
-        };
+        let target = Target::new("a.example".into(), 443);
         let path = tunnels.dial(&target, &Isolation::none()).await;
         path.expect("dialling waits for no answer")
     }

@@ -37,6 +37,13 @@ pub struct Target {
     pub port: u16,
 }
 
+impl Target {
+    /// Creates a target.
+    pub const fn new(host: String, port: u16) -> Self {
+        Self { host, port }
+    }
+}
+
 /// Shows no field, because a destination is private.
 impl std::fmt::Debug for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -49,10 +49,7 @@ impl Socks {
             options: Some(options),
             pinned: Some(proxy),
         };
-        let proxy = Target {
-            host: proxy.ip().to_string(),
-            port: proxy.port(),
-        };
+        let proxy = Target::new(proxy.ip().to_string(), proxy.port());
         Self {
             proxy,
             below: Rc::new(tcp),
@@ -114,10 +111,7 @@ pub async fn try_proxy(
     isolation: &Isolation,
     options: SocketOptions,
 ) -> Result<SocksTrial, Error> {
-    let nowhere = Target {
-        host: "nowhere.invalid".into(),
-        port: 80,
-    };
+    let nowhere = Target::new("nowhere.invalid".into(), 80);
     let asked = target.unwrap_or(&nowhere);
     let is_onion = is_onion(&asked.host);
     let mut client = Client::new(&asked.host, asked.port, isolation.credentials())
@@ -405,10 +399,7 @@ mod tests {
 
     async fn read_through(replies: &[u8]) -> (Result<usize, Error>, Duration) {
         let (near, mut far) = Path::pair(1 << 10);
-        let target = Target {
-            host: "site.test".into(),
-            port: 80,
-        };
+        let target = Target::new("site.test".into(), 80);
         let key = Isolation::new(b"user", b"password");
         let limit = Duration::from_secs(30);
         let mut path = over(near, &target, &key, limit).expect("a target");

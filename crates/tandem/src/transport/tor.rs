@@ -345,7 +345,7 @@ impl Dial for Tor {
             };
             self.release_circuit(&state).await;
             let port = target.port;
-            socks.dial(&Target { host, port }, isolation).await
+            socks.dial(&Target::new(host, port), isolation).await
         })
     }
 

@@ -56,10 +56,7 @@ fn client(network: &Network) -> Parts {
     let gateway = Gateway {
         announcer: Announcer::new("gateway.example:1".into(), "streams".into(), Arc::default()),
         has_token: false,
-        target: Target {
-            host: "gateway".into(),
-            port: 1,
-        },
+        target: Target::new("gateway".into(), 1),
         transport: Rc::new(network.clone()),
         session: Rc::new(StreamsSession::new(
             http1(Form::Absolute, RoleName::Client),

@@ -26,10 +26,7 @@ pub(super) fn gateway(
     way: WayEntry,
 ) -> Gateway {
     Gateway {
-        target: Target {
-            host: "gateway".into(),
-            port: 1,
-        },
+        target: Target::new("gateway".into(), 1),
         transport: no_transport(),
         session: Rc::new(connect),
         blamed: Cell::default(),

@@ -50,10 +50,7 @@ async fn direct_looks_up_no_onion_name() {
         options: SocketOptions::default(),
     };
     for host in ["secretservice.onion", "www.a.ONION.", "onion"] {
-        let target = Target {
-            host: host.into(),
-            port: 80,
-        };
+        let target = Target::new(host.into(), 80);
         let error = direct.resolve(0, &target).await.expect_err(host);
         // A look-up would have failed on the side of the origin.
         assert_eq!((error.kind, error.side), (Kind::Dns, Side::Local), "{host}");
@@ -65,10 +62,7 @@ async fn direct_looks_up_no_onion_name() {
 async fn direct_refuses_its_own_listener() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let bound = listener.local_addr().expect("an address");
-    let target = Target {
-        host: "127.0.0.1".into(),
-        port: bound.port(),
-    };
+    let target = Target::new("127.0.0.1".into(), bound.port());
     let transports = crate::transport::registry::Transports::default();
     let endpoints = ["http://127.0.0.1:0".parse().expect("an endpoint")];
     for (bound, expected) in [(&[bound][..], Some(Kind::Loop)), (&[], None)] {

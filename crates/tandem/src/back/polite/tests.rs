@@ -202,10 +202,7 @@ fn polite(origin: Rc<dyn Stage>) -> Rc<Polite> {
 }
 
 fn key(session: u64, host: &str) -> OriginKey {
-    let target = Target {
-        host: host.into(),
-        port: 80,
-    };
+    let target = Target::new(host.into(), 80);
     (session, (Scheme::Http, target))
 }
 

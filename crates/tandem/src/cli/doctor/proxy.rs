@@ -31,7 +31,7 @@ pub(super) fn site(text: &str) -> Result<Target, String> {
         None => (text, 80),
     };
     let (host, port) = split_authority(authority, Some(default_port))?;
-    Ok(Target { host, port })
+    Ok(Target::new(host, port))
 }
 
 /// Warns if requests for onion services fail because the default gateway does not get them.
@@ -87,7 +87,7 @@ async fn through(
             let text = format!("the SOCKS port {address} answers, and takes isolation keys");
             Finding::good("Tor", text)
         }
-        (Ok(SocksTrial::Works), Some(Target { host, port })) => {
+        (Ok(SocksTrial::Works), Some(Target { host, port, .. })) => {
             Finding::good("site", format!("{address} reaches {host}:{port}"))
         }
         (Ok(SocksTrial::TakesNoKeys), _) => Finding::warning(
@@ -97,7 +97,7 @@ async fn through(
                  requests with a key fail"
             ),
         ),
-        (Err(error), Some(Target { host, port })) if error.side != Side::Via => {
+        (Err(error), Some(Target { host, port, .. })) if error.side != Side::Via => {
             let detail = &error.detail;
             let text = format!("{address} does not reach {host}:{port}: {detail}");
             Finding::fault("site", text)
@@ -108,7 +108,7 @@ async fn through(
 
 /// Checks the way to `site` of a client that connects to sites from this machine.
 pub(super) async fn directly(direct: &Direct, site: &Target) -> Finding {
-    let Target { host, port } = site;
+    let Target { host, port, .. } = site;
     match direct.dial(site, &Isolation::none()).await {
         Ok(_) => Finding::good("site", format!("this machine reaches {host}:{port}")),
         Err(error) => {

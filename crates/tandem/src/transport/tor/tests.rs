@@ -48,10 +48,7 @@ async fn with_descriptor(exit: Option<Exit>, socks: SocketAddr) -> (Tor, Rc<RefC
 }
 
 fn gateway() -> Target {
-    Target {
-        host: "192.0.2.80".into(),
-        port: 9980,
-    }
+    Target::new("192.0.2.80".into(), 9980)
 }
 
 /// Dials a gateway through the fake Tor client, `dials` times at once. Returns the results and
@@ -253,10 +250,7 @@ fn tor_restores_the_setting_of_a_dropped_dial() {
             Some(Exit::Auto),
             SocketOptions::default(),
         );
-        let target = Target {
-            host: "192.0.2.80".into(),
-            port: 9980,
-        };
+        let target = Target::new("192.0.2.80".into(), 9980);
         let isolation = Isolation::none();
         {
             let mut dialling = tor.dial(&target, &isolation);

@@ -56,10 +56,7 @@ impl Scene {
 }
 
 fn target() -> Target {
-    Target {
-        host: "192.0.2.80".into(),
-        port: 9980,
-    }
+    Target::new("192.0.2.80".into(), 9980)
 }
 
 /// Runs a scene with a transport that has found its exit.
