@@ -19,7 +19,9 @@ use tandem::transport::registry::{
     DialContext, Dials, ListenContext, Listens, Protocol, Provider, Socket as Bound, TransportError,
 };
 use tandem::transport::tls::TlsError;
-use tandem::transport::{CarrierFuture, Dial, Incoming, Listen, Listener, LocalBoxFuture, Target};
+use tandem::transport::{
+    CarrierFuture, Dial, Incoming, Listen, Listener, LocalBoxFuture, Target, datagram_address,
+};
 use tandem_http::Scheme;
 use tandem_tunnel::{Algorithm, Config as TunnelConfig, Coupling};
 use tokio::sync::{Notify, mpsc};
@@ -121,16 +123,12 @@ impl Dials for DtlsProvider {
         endpoint: &Endpoint,
         context: DialContext,
     ) -> Result<Rc<dyn Dial>, TransportError> {
-        let address = context
-            .address
-            .ok_or_else(|| endpoint.bad("its datagrams cannot go through a proxy"))?;
         let own = endpoint.identity_files()?;
         let own = own.map(|(cert, key)| identity(cert, key, &context.renewals));
         let name = endpoint.option("sni").unwrap_or(&endpoint.host).to_owned();
         let name = ServerName::try_from(name)
             .map_err(|_| endpoint.bad("its host name cannot stand in a certificate"))?;
         Ok(Rc::new(Dialling {
-            address,
             settings: settings(endpoint, &context.congestion, context.timeout, false)?
                 .with_stream_window(context.stream_window),
             verifier: gateway_verifier(endpoint.option("ca"))?,
@@ -180,7 +178,6 @@ impl Listens for DtlsProvider {
 
 /// The dialling end.
 struct Dialling {
-    address: SocketAddr,
     settings: Settings,
     verifier: Arc<WebPkiServerVerifier>,
     /// The client's certificate, if it has one.
@@ -191,13 +188,14 @@ struct Dialling {
 
 impl Dialling {
     /// Opens an association, over a socket that no other association uses.
-    async fn connect(&self) -> Result<DtlsCarrier, Error> {
+    async fn connect(&self, target: &Target) -> Result<DtlsCarrier, Error> {
+        let address = datagram_address(target)?;
         let failed = |error: &io::Error| {
             Error::io(error, Side::Peer)
                 .with_retry(Retry::Safe)
-                .with_address(self.address)
+                .with_address(address)
         };
-        let socket = Socket::connect(self.address).map_err(|error| failed(&error))?;
+        let socket = Socket::connect(address).map_err(|error| failed(&error))?;
         let own = match &self.identity {
             Some(identity) => DtlsCertificate::clone(&identity.get()),
             None => anonymous()
@@ -205,7 +203,7 @@ impl Dialling {
         };
         let verify = check_gateway(Arc::clone(&self.verifier), self.name.clone());
         let (settings, now) = (&self.settings, Instant::now());
-        let association = Association::connect(settings, own, self.address, verify, now);
+        let association = Association::connect(settings, own, address, verify, now);
         let carried = DtlsCarrier::new(association, socket, Side::Peer, CLIENT_STREAMS, ());
         match tokio::time::timeout(self.timeout, carried.connected()).await {
             Ok(connected) => connected.map(|()| carried),
@@ -215,7 +213,7 @@ impl Dialling {
                 Err(Error::new(Kind::Timeout, Side::Peer, detail).with_retry(Retry::Safe))
             }
         }
-        .map_err(|error| error.with_address(self.address))
+        .map_err(|error| error.with_address(address))
     }
 }
 
@@ -226,14 +224,14 @@ impl Dial for Dialling {
 
     fn dial<'a>(
         &'a self,
-        _: &'a Target,
+        target: &'a Target,
         _: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-        Box::pin(async move { open_path(&self.connect().await?).await })
+        Box::pin(async move { open_path(&self.connect(target).await?).await })
     }
 
-    fn carrier<'a>(&'a self, _: &'a Target, _: &'a Isolation) -> CarrierFuture<'a> {
-        Box::pin(async move { Ok(Carrier::Streams(Rc::new(self.connect().await?))) })
+    fn carrier<'a>(&'a self, target: &'a Target, _: &'a Isolation) -> CarrierFuture<'a> {
+        Box::pin(async move { Ok(Carrier::Streams(Rc::new(self.connect(target).await?))) })
     }
 }
 

@@ -17,7 +17,9 @@ use tandem::path::Path;
 use tandem::transport::registry::{
     DialContext, Dials, ListenContext, Listens, Protocol, Provider, Socket, TransportError,
 };
-use tandem::transport::{CarrierFuture, Dial, Listen, Listener, LocalBoxFuture, Target};
+use tandem::transport::{
+    CarrierFuture, Dial, Listen, Listener, LocalBoxFuture, Target, datagram_address,
+};
 use tandem_http::Scheme;
 use tokio::sync::oneshot;
 
@@ -97,9 +99,6 @@ impl Dials for QuicProvider {
         endpoint: &Endpoint,
         context: DialContext,
     ) -> Result<Rc<dyn Dial>, TransportError> {
-        let address = context
-            .address
-            .ok_or_else(|| endpoint.bad("its datagrams cannot go through a proxy"))?;
         let name = endpoint.option("sni").unwrap_or(&endpoint.host).to_owned();
         ServerName::try_from(name.as_str())
             .map_err(|_| endpoint.bad("its host name cannot stand in a certificate"))?;
@@ -111,7 +110,6 @@ impl Dials for QuicProvider {
         )?;
         Ok(Rc::new(Dialling {
             state: Arc::clone(&self.state),
-            address,
             name,
             takes_early: context.early_data && !config.has_certificate,
             may_move: context.may_move,
@@ -163,7 +161,6 @@ impl Listens for QuicProvider {
 /// The dialling end.
 struct Dialling {
     state: Arc<State>,
-    address: SocketAddr,
     name: String,
     config: ClientSettings,
     takes_early: bool,
@@ -176,18 +173,27 @@ struct Dialling {
 impl Dialling {
     /// Opens a connection, over a socket that no other connection uses. With an isolation key, it
     /// may send early data.
-    async fn connect(&self, isolation: Option<&Isolation>) -> Result<QuicCarrier, Error> {
-        let opened = self.open(isolation).await;
-        opened.map_err(|error| error.with_retry(Retry::Safe).with_address(self.address))
+    async fn connect(
+        &self,
+        target: &Target,
+        isolation: Option<&Isolation>,
+    ) -> Result<QuicCarrier, Error> {
+        let address = datagram_address(target)?;
+        let opened = self.open(address, isolation).await;
+        opened.map_err(|error| error.with_retry(Retry::Safe).with_address(address))
     }
 
-    async fn open(&self, isolation: Option<&Isolation>) -> Result<QuicCarrier, Error> {
+    async fn open(
+        &self,
+        address: SocketAddr,
+        isolation: Option<&Isolation>,
+    ) -> Result<QuicCarrier, Error> {
         let failed = |error: io::Error| Error::io(&error, Side::Peer);
         let io = self.state.io().map_err(failed)?;
         let watch = Watch::new();
         let socket = {
             let _context = io.handle().enter();
-            ClientSocket::connect(self.address, &watch).map_err(failed)?
+            ClientSocket::connect(address, &watch).map_err(failed)?
         };
         let isolation = isolation.filter(|_| self.takes_early);
         let own = AsyncUdpSocket::local_addr(&*socket).map_err(failed)?.ip();
@@ -205,14 +211,14 @@ impl Dialling {
         );
         let endpoint = endpoint.map_err(failed)?;
         let connecting = endpoint
-            .connect_with(config, self.address, &self.name)
+            .connect_with(config, address, &self.name)
             .map_err(|error| Error::new(Kind::Internal, Side::Local, error.to_string()))?;
         let (confirm, confirmed) = oneshot::channel();
         let guard = Guard {
             watch: Arc::clone(&watch),
             endpoint,
             socket,
-            remote: self.address,
+            remote: address,
             may_move: self.may_move,
             confirmed,
         };
@@ -289,15 +295,15 @@ impl Dial for Dialling {
 
     fn dial<'a>(
         &'a self,
-        _: &'a Target,
+        target: &'a Target,
         _: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-        Box::pin(async move { open_path(&self.connect(None).await?).await })
+        Box::pin(async move { open_path(&self.connect(target, None).await?).await })
     }
 
-    fn carrier<'a>(&'a self, _: &'a Target, isolation: &'a Isolation) -> CarrierFuture<'a> {
+    fn carrier<'a>(&'a self, target: &'a Target, isolation: &'a Isolation) -> CarrierFuture<'a> {
         Box::pin(async move {
-            let connected = self.connect(Some(isolation)).await?;
+            let connected = self.connect(target, Some(isolation)).await?;
             Ok(Carrier::Streams(Rc::new(connected)))
         })
     }

@@ -218,6 +218,20 @@ fn check_config_names_the_error() {
 }
 
 #[test]
+fn check_config_warns_of_a_name_without_addresses() {
+    let named = file(
+        "named.toml",
+        "[client]\ngateway = [\"h2+tls://gw.invalid:443?resolve=system\"]\n",
+    );
+    let (ok, out, error) = run(&["check-config", named.to_str().unwrap()]);
+    assert!(ok && out.contains("with 1 warning"), "{out}{error}");
+    let warning = "warning: h2+tls://gw.invalid:443?resolve=system: ";
+    assert!(out.contains(warning), "{out}");
+    assert!(out.contains("check the name and the network"), "{out}");
+    std::fs::remove_file(named).unwrap();
+}
+
+#[test]
 fn explain_reads_routes_of_a_file() {
     let routes = file(
         "routes.toml",

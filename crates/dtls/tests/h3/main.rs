@@ -9,7 +9,8 @@
 mod h3;
 
 use h3::{
-    certificates, file_origin, harness, pairs, paths, provided, provided_lives, provided_ways,
+    certificates, file_origin, harness, name_record, pairs, paths, provided, provided_lives,
+    provided_ways,
 };
 use tandem::transport::registry::Transports;
 use tandem_dtls::DtlsProvider;

@@ -17,6 +17,8 @@ mod floods;
 #[path = "../../../tandem/tests/suite/harness.rs"]
 mod harness;
 mod identities;
+#[path = "../../../tandem/tests/suite/name_record.rs"]
+mod name_record;
 mod network;
 mod pair;
 #[path = "../../../tandem/tests/suite/provided_paths.rs"]

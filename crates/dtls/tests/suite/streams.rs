@@ -35,7 +35,6 @@ async fn connect(certificates: &Certificates) -> (Rc<dyn Streams>, Rc<dyn Stream
             options: None,
             pinned: None,
         }),
-        address: Some(address),
         congestion: String::new(),
         stream_window: u32::MAX,
         early_data: false,
@@ -45,10 +44,7 @@ async fn connect(certificates: &Certificates) -> (Rc<dyn Streams>, Rc<dyn Stream
     };
     let gateway = endpoint(&format!("http+dtls://{address}?ca={ca}"));
     let dialling = provider.dialling(&gateway, context).unwrap();
-    let target = Target {
-        host: "127.0.0.1".into(),
-        port: address.port(),
-    };
+    let target = Target::new("127.0.0.1".into(), address.port());
     let accepted = tokio::task::spawn_local(async move {
         let incoming = poll_fn(|cx| listener.poll_accept(cx)).await.unwrap();
         incoming.carrier.await.unwrap()

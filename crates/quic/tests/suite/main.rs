@@ -21,8 +21,8 @@ mod unread;
 mod windows;
 
 use h3::{
-    certificates, file_origin, harness, pairs, paths, provided, provided_lives, provided_ways,
-    tunnel_scenes,
+    certificates, file_origin, harness, name_record, pairs, paths, provided, provided_lives,
+    provided_ways, tunnel_scenes,
 };
 use tandem::transport::registry::Transports;
 use tandem_quic::QuicProvider;

@@ -61,6 +61,10 @@ pub fn explain(gateway: &str, error: &Error) -> String {
         (_, Kind::Tls | Kind::Protocol) => {
             format!("gateway {gateway} cannot be used: {detail}{address}")
         }
+        (Side::Peer, Kind::Dns) => format!(
+            "gateway {gateway} cannot be reached: {detail}: is the network up, and is the name \
+             right? It is looked up again when the gateway is needed"
+        ),
         (_, Kind::ConnectionRefused) => format!(
             "gateway {gateway} does not answer: {detail}{address}: \
              is it running, and is the port right?"

@@ -40,6 +40,7 @@ use crate::metrics::METRICS;
 use crate::session::{Connect, Connected, SessionState, Task, may_be_early};
 use crate::stage::{Stage, refuse_reserved};
 use crate::status::{Opened, SessionStatus};
+use crate::transport::names::Addresses;
 use crate::transport::{Dial, Target};
 use crate::{versions, warm_up};
 use beside::Dials;
@@ -74,14 +75,14 @@ pub struct Gateway {
 }
 
 /// The place of a gateway's entry among the ways to the same gateway.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct WayEntry {
     /// True if the entry is another way to the gateway of the entry before.
     pub is_alternative: bool,
     /// True if its transport sends datagrams, which some networks drop.
     pub is_datagrams: bool,
-    /// The gateway's address, for a direct connection.
-    pub address: Option<SocketAddr>,
+    /// The gateway's addresses, for a direct connection.
+    pub addresses: Option<Addresses>,
 }
 
 impl Gateway {

@@ -21,7 +21,7 @@ use crate::transport::registry::{DialContext, TransportError, Transports};
 use crate::transport::tcp::SocketOptions;
 use crate::transport::{Dial, Target};
 
-/// The number of addresses for which transports are kept.
+/// The number of hosts for which transports are kept.
 const MAX_KEPT: usize = 64;
 
 /// Dials origins over a transport of the registry.
@@ -39,10 +39,10 @@ pub struct Provided {
     kept: RefCell<VecDeque<KeptTransport>>,
 }
 
-/// The transport to one address of a host.
+/// The transport to a port of a host.
 struct KeptTransport {
     host: String,
-    address: SocketAddr,
+    port: u16,
     transport: Rc<dyn Dial>,
 }
 
@@ -66,17 +66,17 @@ impl Provided {
         }
     }
 
-    /// Returns the transport to an address of a host. It is created once, since it may read files.
-    fn transport(&self, host: &str, address: SocketAddr) -> Result<Rc<dyn Dial>, Error> {
+    /// Returns the transport to a port of a host. It is created once, since it may read files.
+    fn transport(&self, host: &str, port: u16) -> Result<Rc<dyn Dial>, Error> {
         let mut kept = self.kept.borrow_mut();
-        let same = |it: &KeptTransport| it.host == host && it.address == address;
+        let same = |it: &KeptTransport| it.host == host && it.port == port;
         let known = kept.iter().position(same).and_then(|at| kept.remove(at));
         let entry = match known {
             Some(entry) => entry,
             None => KeptTransport {
                 host: host.to_owned(),
-                address,
-                transport: self.create(host, address)?,
+                port,
+                transport: self.create(host, port)?,
             },
         };
         let transport = Rc::clone(&entry.transport);
@@ -87,13 +87,12 @@ impl Provided {
         Ok(transport)
     }
 
-    fn create(&self, host: &str, address: SocketAddr) -> Result<Rc<dyn Dial>, Error> {
+    fn create(&self, host: &str, port: u16) -> Result<Rc<dyn Dial>, Error> {
         let mut endpoint = self.endpoint.clone();
         host.clone_into(&mut endpoint.host);
-        endpoint.port = address.port();
+        endpoint.port = port;
         let context = DialContext {
             streams: Rc::clone(&self.direct) as _,
-            address: Some(address),
             congestion: self.congestion.clone(),
             stream_window: u32::MAX,
             early_data: false,
@@ -120,8 +119,12 @@ impl Provided {
         isolation: &Isolation,
     ) -> Result<Carrier, Error> {
         let dial = async |address, limit| {
-            let transport = self.transport(&target.host, address)?;
-            let dialled = tokio::time::timeout(limit, transport.carrier(target, isolation));
+            let target = Target {
+                address: Some(address),
+                ..target.clone()
+            };
+            let transport = self.transport(&target.host, target.port)?;
+            let dialled = tokio::time::timeout(limit, transport.carrier(&target, isolation));
             dialled.await.unwrap_or_else(|_| Err(silent()))
         };
         let dialled = first_to_answer(addresses, self.timeout, dial).await;
@@ -203,7 +206,7 @@ mod tests {
     use super::*;
     use crate::back::own::OwnListeners;
     use crate::back::policy::Policy;
-    use crate::transport::doubles::FakeDial;
+    use crate::transport::doubles::AddressDial;
     use crate::transport::registry::{Dials, Provider};
 
     /// A transport with an answer from the second address only.
@@ -219,19 +222,14 @@ mod tests {
     }
 
     impl Dials for Fake {
-        fn dialling(
-            &self,
-            _: &Endpoint,
-            context: DialContext,
-        ) -> Result<Rc<dyn Dial>, TransportError> {
+        fn dialling(&self, _: &Endpoint, _: DialContext) -> Result<Rc<dyn Dial>, TransportError> {
             self.created.fetch_add(1, Ordering::SeqCst);
-            let answers = context.address == Some(address(2));
-            Ok(FakeDial::new(move |_| async move {
-                if !answers {
+            Ok(Rc::new(AddressDial(|dialled| async move {
+                if dialled != address(2) {
                     std::future::pending::<()>().await;
                 }
                 Ok(Path::pair(1).0)
-            }))
+            })))
         }
     }
 
@@ -265,10 +263,7 @@ mod tests {
     /// Returns the result and the seconds of a dial to these addresses.
     async fn dialled(provided: &Provided, addresses: &[u8]) -> (Option<Kind>, u64) {
         let addresses: Vec<_> = addresses.iter().copied().map(address).collect();
-        let target = Target {
-            host: "origin.example".into(),
-            port: 443,
-        };
+        let target = Target::new("origin.example".into(), 443);
         let (begun, isolation) = (Instant::now(), Isolation::none());
         let done = provided.dial_any(&addresses, &target, &isolation).await;
         let failed = done.err().map(|error| error.kind);
@@ -285,16 +280,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn transport_to_an_address_is_created_once() {
+    async fn transport_to_a_host_is_created_once() {
         let (provided, created) = provided();
         for _ in 0..3 {
             assert_eq!(dialled(&provided, &[1, 2]).await.0, None);
         }
-        assert_eq!(created.load(Ordering::SeqCst), 2);
-        for number in 3..=MAX_KEPT as u8 + 3 {
-            provided
-                .transport("origin.example", address(number))
-                .expect("known");
+        assert_eq!(created.load(Ordering::SeqCst), 1);
+        for port in 1..=MAX_KEPT as u16 {
+            provided.transport("origin.example", port).expect("known");
         }
         assert_eq!(provided.kept.borrow().len(), MAX_KEPT);
         assert_eq!(
@@ -302,5 +295,6 @@ mod tests {
             None,
             "it is created again"
         );
+        assert_eq!(created.load(Ordering::SeqCst), MAX_KEPT + 2);
     }
 }

@@ -151,5 +151,8 @@ fn check_section<S: Section>(
         listen.join(", "),
         role.listening().workers
     );
-    Ok(Some(role.warnings()))
+    let mut warnings = role.warnings();
+    // A service begins with this check, and the network may not be there yet.
+    warnings.extend(role.look_up_names().err().map(|error| error.to_string()));
+    Ok(Some(warnings))
 }

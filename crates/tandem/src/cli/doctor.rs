@@ -173,6 +173,9 @@ pub(super) async fn client(
         Ok(config) => config,
         Err(error) => return Ok(vec![configuration(&error)]),
     };
+    if let Err(error) = config.look_up_names() {
+        return Ok(vec![configuration(&error)]);
+    }
     let mut findings = vec![Finding::good("configuration", "can be used")];
     findings.extend(config.warnings().into_iter().map(warning));
     findings.extend(ports(&config.listen, transports));

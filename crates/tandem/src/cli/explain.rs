@@ -40,7 +40,7 @@ pub(super) fn run(args: &ExplainArgs, transports: &Transports) -> Result<(), Fai
     let file = serve::read(args.client.config.as_deref())?;
     let options = args.client.options.clone();
     let options = options.or(file.client.unwrap_or_default());
-    let config = options.typed_offline(transports)?;
+    let config = options.typed_with(transports)?;
     print!("{}", explain(&config, &args.url)?);
     Ok(())
 }
@@ -292,7 +292,7 @@ mod tests {
     use crate::transport::tls::authority::create;
 
     fn told(options: ClientOptions, url: &str) -> String {
-        let config = options.typed_offline(&Transports::default());
+        let config = options.typed_with(&Transports::default());
         explain(&config.expect("a configuration"), url).expect("a text")
     }
 

@@ -38,7 +38,7 @@ pub(super) trait Section: Clone + Default + PartialEq {
     /// Returns the filter of the log.
     fn log(&self) -> Option<&str>;
 
-    /// Checks that a reload may replace the options `before` by these. No name was looked up yet.
+    /// Checks that a reload may replace the options `before` by these.
     fn may_replace(&self, _before: &Self) -> Result<(), ConfigError> {
         Ok(())
     }
@@ -51,6 +51,11 @@ pub(super) trait Section: Clone + Default + PartialEq {
 pub(super) trait Configured: Role + Clone + 'static {
     /// Returns the warnings that hold on every machine, one sentence each.
     fn warnings(&self) -> Vec<String>;
+
+    /// Looks up the names of gateways, as a check. A role that runs does so when it dials.
+    fn look_up_names(&self) -> Result<(), ConfigError> {
+        Ok(())
+    }
 
     /// Returns the end towards clients, which all roles but the client have.
     fn near(&mut self) -> Option<&mut NearConfig>;
@@ -191,6 +196,10 @@ impl Configured for ClientConfig {
         Self::warnings(self)
     }
 
+    fn look_up_names(&self) -> Result<(), ConfigError> {
+        Self::look_up_names(self)
+    }
+
     fn near(&mut self) -> Option<&mut NearConfig> {
         None
     }
@@ -244,6 +253,10 @@ impl Configured for GatewayConfig {
 impl Configured for RelayConfig {
     fn warnings(&self) -> Vec<String> {
         Self::warnings(self)
+    }
+
+    fn look_up_names(&self) -> Result<(), ConfigError> {
+        Self::look_up_names(self)
     }
 
     fn near(&mut self) -> Option<&mut NearConfig> {

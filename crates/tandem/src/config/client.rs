@@ -14,7 +14,7 @@ use super::client_cache::ClientCache;
 use super::compress::BodyCompression;
 use super::digest::{digest, digest_file};
 use super::gateway_ways::GatewayWays;
-use super::gateways::{Dialled, GatewayEndpoint, Lookups, Route, RouteOption, secret_files};
+use super::gateways::{Dialled, GatewayEndpoint, Route, RouteOption, look_up, secret_files};
 use super::next_push::NextPages;
 use super::open::{EarlyRequests, OpenedHttps};
 use super::units::{Size, Span};
@@ -22,6 +22,7 @@ use super::{ConfigError, PathConfig, distinct, options, read_secret, with_path};
 use crate::back::policy::AllowDest;
 use crate::endpoint::{Endpoint, SessionKind, Usage, Via};
 use crate::hosts::{HostMap, HostPattern};
+use crate::transport::names::Names;
 use crate::transport::registry::Transports;
 use crate::transport::tls::authority::{certificate_file, default_directory};
 use crate::warm_up::{self, Amount};
@@ -265,6 +266,15 @@ impl ClientConfig {
         let routed = self.routes.iter().flat_map(|route| &route.gateways);
         self.gateways.iter().chain(routed)
     }
+
+    /// Looks up the names of gateways with `resolve=system` on this thread, as a check. A client
+    /// that runs looks them up when it dials.
+    ///
+    /// # Errors
+    /// Fails if a name has no address now.
+    pub fn look_up_names(&self) -> Result<(), ConfigError> {
+        look_up(self.all_gateways())
+    }
 }
 
 impl ClientOptions {
@@ -274,20 +284,7 @@ impl ClientOptions {
     }
 
     /// Checks the options as [`Self::typed`] does; the endpoints may name the given transports.
-    pub fn typed_with(self, transports: &Transports) -> Result<ClientConfig, ConfigError> {
-        self.checked(transports, Lookups::Allowed)
-    }
-
-    /// Checks the options, and leaves the address open where a gateway has `resolve=system`.
-    pub fn typed_offline(self, transports: &Transports) -> Result<ClientConfig, ConfigError> {
-        self.checked(transports, Lookups::Refused)
-    }
-
-    fn checked(
-        mut self,
-        transports: &Transports,
-        lookups: Lookups,
-    ) -> Result<ClientConfig, ConfigError> {
+    pub fn typed_with(mut self, transports: &Transports) -> Result<ClientConfig, ConfigError> {
         let path = self.take_path();
         let solo = self.solo()?;
         let open = self.opened()?;
@@ -307,7 +304,7 @@ impl ClientOptions {
         let dialled = Dialled {
             via: via.as_ref(),
             transports,
-            lookups,
+            names: Names::of_process(),
         };
         let routed = self.route.iter().flat_map(|route| &route.gateway);
         let left_out = dialled.left_out(self.gateway.iter().chain(routed))?;

@@ -14,6 +14,7 @@ use super::gateway_ways::GatewayWays;
 use super::{ConfigError, read_secret};
 use crate::endpoint::{Endpoint, SessionKind, Via, is_onion};
 use crate::hosts::{HostMap, HostPattern};
+use crate::transport::names::{Addresses, Names};
 use crate::transport::registry::{Protocol, Transports};
 use crate::transport::tor::Exit;
 
@@ -84,9 +85,8 @@ pub struct Route {
 pub struct GatewayEndpoint {
     /// The endpoint as given.
     pub endpoint: Endpoint,
-    /// The addresses to try, best first, if the client connects directly. Only a name that is
-    /// looked up has several.
-    pub addresses: Vec<SocketAddr>,
+    /// The addresses to dial, if the client connects directly. Those of a name change.
+    pub addresses: Option<Addresses>,
     /// The exit of the gateway, for `via tor://`.
     pub exit: Option<Exit>,
     /// The file with the access token that the gateway requires.
@@ -100,12 +100,24 @@ pub struct GatewayEndpoint {
 }
 
 impl GatewayEndpoint {
-    /// Returns true if the addresses of the gateway are known, and all of them pass a test.
+    /// Returns true if the address of the gateway is given and passes a test. The addresses of a
+    /// name pass none, because they may change while the client runs.
     pub(super) fn is_at(&self, test: impl Fn(IpAddr) -> bool) -> bool {
-        match &self.addresses[..] {
-            [] => self.endpoint.ip().is_some_and(test),
-            all => all.iter().all(|address| test(address.ip())),
+        match &self.addresses {
+            Some(addresses) => addresses.as_given().is_some_and(|it| test(it.ip())),
+            None => self.endpoint.ip().is_some_and(test),
         }
+    }
+
+    /// Looks up the name of the gateway on this thread if `resolve=system` permits that.
+    fn look_up(&self) -> Result<(), ConfigError> {
+        let looked_up = self.addresses.as_ref().map(Addresses::look_up_now);
+        looked_up
+            .unwrap_or(Ok(()))
+            .map_err(|problem| ConfigError::Lookup {
+                endpoint: self.endpoint.to_string(),
+                problem,
+            })
     }
 }
 
@@ -125,19 +137,19 @@ pub(super) fn secret_files<'a>(
     files
 }
 
-/// The permission to look up the names of gateways with `resolve=system`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lookups {
-    Allowed,
-    /// The addresses stay unknown. The configuration cannot be run.
-    Refused,
+/// Looks up the names of gateways, for a command that checks a configuration.
+pub(super) fn look_up<'a>(
+    mut gateways: impl Iterator<Item = &'a GatewayEndpoint>,
+) -> Result<(), ConfigError> {
+    gateways.try_for_each(GatewayEndpoint::look_up)
 }
 
 /// The properties that all gateways of a client share.
 pub(super) struct Dialled<'a> {
     pub(super) via: Option<&'a Via>,
     pub(super) transports: &'a Transports,
-    pub(super) lookups: Lookups,
+    /// The names that may be looked up.
+    pub(super) names: &'a Names,
 }
 
 impl Dialled<'_> {
@@ -275,8 +287,8 @@ impl Dialled<'_> {
             Some(_) => return Err(bad("own= can only be yes")),
         };
         let addresses = match self.via {
-            Some(_) => Vec::new(),
-            None => own_addresses(&endpoint, self.lookups)?,
+            Some(_) => None,
+            None => Some(own_addresses(&endpoint, self.names)?),
         };
         Ok(GatewayEndpoint {
             endpoint,
@@ -290,18 +302,18 @@ impl Dialled<'_> {
     }
 }
 
-/// Returns the addresses of a gateway for a direct connection. The client asks a resolver only if
-/// the endpoint says so. Returns none if that would need a look-up that is refused.
-fn own_addresses(endpoint: &Endpoint, lookups: Lookups) -> Result<Vec<SocketAddr>, ConfigError> {
+/// Returns the addresses of a gateway for a direct connection. A resolver is asked only if the
+/// endpoint says so, and not yet.
+fn own_addresses(endpoint: &Endpoint, names: &Names) -> Result<Addresses, ConfigError> {
     let bad = |problem: String| ConfigError::value("gateway", format!("{endpoint}: {problem}"));
     if let Some(ip) = endpoint.option("ip") {
         let ip = ip
             .parse()
             .map_err(|_| bad("ip= is no address, such as 2001:db8::5".into()))?;
-        return Ok(vec![SocketAddr::new(ip, endpoint.port)]);
+        return Ok(Addresses::given(SocketAddr::new(ip, endpoint.port)));
     }
     if let Some(address) = endpoint.socket_addr() {
-        return Ok(vec![address]);
+        return Ok(Addresses::given(address));
     }
     if is_onion(&endpoint.host) {
         // A resolver must not learn the name (RFC 7686 section 2).
@@ -310,22 +322,7 @@ fn own_addresses(endpoint: &Endpoint, lookups: Lookups) -> Result<Vec<SocketAddr
         ));
     }
     match endpoint.option("resolve") {
-        Some("system") if lookups == Lookups::Refused => Ok(Vec::new()),
-        Some("system") => {
-            use std::net::ToSocketAddrs;
-            let failed = |problem: String| ConfigError::Lookup {
-                endpoint: endpoint.to_string(),
-                problem,
-            };
-            let found = (endpoint.host.as_str(), endpoint.port)
-                .to_socket_addrs()
-                .map_err(|error| failed(error.to_string()))?;
-            let usable = alternating(found);
-            match usable.is_empty() {
-                true => Err(failed("the name has no address".into())),
-                false => Ok(usable),
-            }
-        }
+        Some("system") => Ok(names.addresses(&endpoint.host, endpoint.port)),
         Some(_) => Err(bad("resolve= can only be system".into())),
         None => Err(bad(
             "the client resolves no names: add ?ip=ADDRESS, or ?resolve=system to \
@@ -333,29 +330,6 @@ fn own_addresses(endpoint: &Endpoint, lookups: Lookups) -> Result<Vec<SocketAddr
                 .into(),
         )),
     }
-}
-
-/// The number of addresses of one gateway that are tried.
-const MAX_ADDRESSES: usize = 4;
-
-/// Returns the addresses to try. IPv4 and IPv6 alternate, and the resolver's best one is the first
-/// (RFC 8305 section 4).
-fn alternating(found: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
-    let mut all: Vec<SocketAddr> = Vec::new();
-    for address in found {
-        if !all.contains(&address) {
-            all.push(address);
-        }
-    }
-    let is_first_v6 = all.first().is_some_and(SocketAddr::is_ipv6);
-    let (best, others): (Vec<_>, Vec<_>) =
-        (all.into_iter()).partition(|address| address.is_ipv6() == is_first_v6);
-    let (mut best, mut others) = (best.into_iter(), others.into_iter());
-    let pairs = std::iter::from_fn(|| {
-        let pair = [best.next(), others.next()];
-        (pair != [None, None]).then_some(pair)
-    });
-    pairs.flatten().flatten().take(MAX_ADDRESSES).collect()
 }
 
 #[cfg(test)]
@@ -386,12 +360,18 @@ mod tests {
         let config = options("h2+tls://gw.example:443?ip=203.0.113.5", None)
             .typed()
             .unwrap();
+        let addresses = config.gateways[0].addresses.as_ref().unwrap();
         assert_eq!(
-            config.gateways[0].addresses,
-            ["203.0.113.5:443".parse().unwrap()]
+            addresses.as_given(),
+            Some("203.0.113.5:443".parse().unwrap())
         );
-        let proxied = options("h2+tls://gw.example:443", Some("socks5://127.0.0.1:9050"));
-        assert!(proxied.typed().unwrap().gateways[0].addresses.is_empty());
+        for endpoint in [
+            "h2+tls://gw.example:443",
+            "h2+tls://gw.example:443?resolve=system",
+        ] {
+            let proxied = options(endpoint, Some("socks5://127.0.0.1:9050"));
+            assert!(proxied.typed().unwrap().gateways[0].addresses.is_none());
+        }
     }
 
     #[test]
@@ -476,37 +456,39 @@ mod tests {
     }
 
     #[test]
-    fn offline_check_looks_up_no_name() {
+    fn only_a_check_looks_up_a_name() {
         let options = options("h2+tls://gw.invalid:443?resolve=system", None);
-        let config = options.typed_offline(&Transports::default());
-        let gateways = config.expect("a configuration").gateways;
-        assert!(gateways[0].addresses.is_empty());
+        let config = options.typed().expect("a configuration");
+        let addresses = config.gateways[0].addresses.as_ref().expect("a name");
+        assert!(addresses.known().is_empty() && addresses.as_given().is_none());
+        let error = config.look_up_names().expect_err("no such name");
+        assert!(matches!(error, ConfigError::Lookup { .. }), "{error}");
     }
 
     #[test]
-    fn addresses_of_both_families_alternate() {
-        let addresses = |list: &[&str]| -> Vec<SocketAddr> {
-            let parse = |ip: &&str| SocketAddr::new(ip.parse().expect("an address"), 443);
-            list.iter().map(parse).collect()
-        };
-        for (found, tried) in [
-            (
-                &["::5", "::6", "192.0.2.5"][..],
-                &["::5", "192.0.2.5", "::6"][..],
-            ),
-            (&["192.0.2.5", "192.0.2.5", "::5"], &["192.0.2.5", "::5"]),
-            (
-                &["::1", "::2", "::3", "::4", "::5"],
-                &["::1", "::2", "::3", "::4"],
-            ),
-            (
-                &["::1", "::2", "::3", "::4", "192.0.2.1"],
-                &["::1", "192.0.2.1", "::2", "::3"],
-            ),
-            (&[], &[]),
-        ] {
-            let found = addresses(found).into_iter();
-            assert_eq!(alternating(found), addresses(tried));
-        }
+    fn ways_to_a_name_share_its_look_ups() {
+        let ways = "h2+tls://gw.example:443?resolve=system";
+        let config = routed(&[
+            &format!("a.onion={ways}"),
+            "b.onion=h2+tls://gw.example:444?resolve=system",
+        ]);
+        let config = config.typed().expect("a configuration");
+        let shown = |gateway: &GatewayEndpoint| format!("{:?}", gateway.addresses);
+        let all: Vec<_> = config.all_gateways().map(shown).collect();
+        assert!(all[0].contains("gw.example, 443"), "{all:?}");
+        assert!(all[1].contains("gw.example, 444"), "{all:?}");
+    }
+
+    #[test]
+    fn address_of_a_name_is_never_taken_for_a_near_one() {
+        let options = options("h2+tcp://gw.example:9980?ip=127.0.0.1", None);
+        let mut gateway = options.typed().expect("a configuration").gateways.remove(0);
+        assert!(gateway.is_at(|ip| ip.is_loopback()));
+        let names = Names::new(|_| Ok(vec![([127, 0, 0, 1], 0).into()]));
+        let named = names.addresses("gw.example", 9980);
+        named.look_up_now().expect("an address");
+        assert_eq!(named.known(), [([127, 0, 0, 1], 9980).into()]);
+        gateway.addresses = Some(named);
+        assert!(!gateway.is_at(|ip| ip.is_loopback()));
     }
 }

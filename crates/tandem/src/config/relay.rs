@@ -4,11 +4,12 @@
 use serde::Deserializer;
 
 use super::gateway::listeners;
-use super::gateways::{Dialled, GatewayEndpoint, Lookups, secret_files};
+use super::gateways::{Dialled, GatewayEndpoint, look_up, secret_files};
 use super::near::{NearConfig, near_options};
 use super::{ConfigError, with_path};
 use crate::endpoint::{Endpoint, SessionKind, Usage};
 use crate::role_name::RoleName;
+use crate::transport::names::Names;
 use crate::transport::registry::Transports;
 
 with_path! {
@@ -55,6 +56,17 @@ pub struct RelayConfig {
     pub share_tunnels: bool,
 }
 
+impl RelayConfig {
+    /// Looks up the names of next hops with `resolve=system` on this thread, as a check. A relay
+    /// that runs looks them up when it dials.
+    ///
+    /// # Errors
+    /// Fails if a name has no address now.
+    pub fn look_up_names(&self) -> Result<(), ConfigError> {
+        look_up(self.gateways.iter())
+    }
+}
+
 impl RelayOptions {
     /// Checks the options; the endpoints may name the given transports.
     ///
@@ -79,7 +91,7 @@ impl RelayOptions {
         let dialled = Dialled {
             via: None,
             transports,
-            lookups: Lookups::Allowed,
+            names: Names::of_process(),
         };
         let gateways = self.gateway.into_iter().map(Into::into).collect();
         let gateways = dialled.gateways(gateways, self.token_file.as_deref())?;

@@ -205,7 +205,7 @@ impl SiteLanes {
         let config = &self.config;
         let endpoint = GatewayEndpoint {
             endpoint: way.clone(),
-            addresses: Vec::new(),
+            addresses: None,
             exit: None,
             token_file: None,
             is_alternative: false,

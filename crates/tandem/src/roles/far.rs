@@ -1,7 +1,6 @@
 //! The end towards gateways: the sessions of a client, and those of a relay to its next hop.
 
 use std::cell::Cell;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -146,10 +145,7 @@ impl Far<'_> {
         renewals: &Renewals,
     ) -> Result<Gateway, ConfigError> {
         let endpoint = &gateway.endpoint;
-        let target = Target {
-            host: endpoint.host.clone(),
-            port: endpoint.port,
-        };
+        let target = Target::new(endpoint.host.clone(), endpoint.port);
         let provider = self.transports.to_dial(endpoint)?;
         let token_file = gateway.token_file.as_deref();
         let token = token_file.map(|file| client_token(file, renewals));
@@ -190,12 +186,12 @@ impl Far<'_> {
             way: WayEntry {
                 is_alternative: gateway.is_alternative,
                 is_datagrams: gateway.is_datagrams,
-                address: gateway.addresses.first().copied(),
+                addresses: gateway.addresses.clone(),
             },
         })
     }
 
-    /// Creates the transport to a gateway, or to each of its addresses if there are several.
+    /// Creates the transport to a gateway. Without a proxy it dials the addresses of the gateway.
     fn transport_to(
         &self,
         gateway: &GatewayEndpoint,
@@ -203,28 +199,20 @@ impl Far<'_> {
         renewals: &Renewals,
     ) -> Result<Rc<dyn Dial>, ConfigError> {
         let provider = self.transports.to_dial(&gateway.endpoint)?;
-        let dialling = |address: Option<SocketAddr>| -> Result<_, ConfigError> {
-            let context = DialContext {
-                streams: self.byte_streams(gateway, address, dials),
-                address,
-                congestion: self.path.socket.congestion.clone(),
-                stream_window: self.path.stream_window,
-                early_data: self.path.early_data,
-                may_move: true,
-                timeout: self.path.socket.connect_timeout,
-                renewals: renewals.clone(),
-            };
-            Ok(provider.dialling(&gateway.endpoint, context)?)
+        let context = DialContext {
+            streams: self.byte_streams(gateway, dials),
+            congestion: self.path.socket.congestion.clone(),
+            stream_window: self.path.stream_window,
+            early_data: self.path.early_data,
+            may_move: true,
+            timeout: self.path.socket.connect_timeout,
+            renewals: renewals.clone(),
         };
-        match gateway.addresses[..] {
-            [] => dialling(None),
-            [address] => dialling(Some(address)),
-            ref all => {
-                let each = all.iter().map(|it| Ok((*it, dialling(Some(*it))?)));
-                let all = each.collect::<Result<_, ConfigError>>()?;
-                Ok(Rc::new(AnyAddress::new(all)))
-            }
-        }
+        let transport = provider.dialling(&gateway.endpoint, context)?;
+        Ok(match &gateway.addresses {
+            Some(addresses) => Rc::new(AnyAddress::new(addresses.clone(), transport)),
+            None => transport,
+        })
     }
 
     /// Creates the session over a transport with many streams. A lost peer ends the carrier, so
@@ -238,18 +226,13 @@ impl Far<'_> {
         StreamsSession::new(http1, token)
     }
 
-    /// Opens byte streams to a gateway: to an address, or through the proxy if there is one.
-    fn byte_streams(
-        &self,
-        gateway: &GatewayEndpoint,
-        address: Option<SocketAddr>,
-        dials: Dials,
-    ) -> Rc<dyn Dial> {
+    /// Opens byte streams to a gateway: to its address, or through the proxy if there is one.
+    fn byte_streams(&self, gateway: &GatewayEndpoint, dials: Dials) -> Rc<dyn Dial> {
         let options = self.path.socket.clone();
         match self.via {
             None => Rc::new(Tcp {
                 options: Some(options),
-                pinned: address,
+                pinned: None,
             }),
             Some(Via::Socks(proxy)) => Rc::new(Socks::new(*proxy, options)),
             Some(control) => {

@@ -1,16 +1,21 @@
-//! A gateway whose name has several addresses: the transports to them, of which the first to answer
-//! is used (RFC 8305 section 5).
+//! The way to a gateway at any of its addresses, of which the first to answer is used (RFC 8305
+//! section 5).
 //!
 //! The next address is tried once an attempt fails, or is silent for two seconds. The address that
 //! answered last comes first in later dials. If another program answers, no further address is
 //! tried. Its error is returned, unless a dial that is under way succeeds.
+//!
+//! A name without a known address is looked up first. It is looked up again once all of its
+//! addresses have failed or are silent, and new addresses are tried in the same dial.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use super::names::Addresses;
 use super::{CarrierFuture, Dial, LocalBoxFuture, Target};
 use crate::carrier::Carrier;
 use crate::error::{Error, Kind, Side};
@@ -21,21 +26,32 @@ use crate::path::Path;
 /// paths take less, so that they rarely cause a second one.
 const NEXT_ADDRESS: Duration = Duration::from_secs(2);
 
-/// The transports to the addresses of one gateway.
+/// The transport to a gateway that is dialled without a proxy.
 pub struct AnyAddress {
-    all: Vec<(SocketAddr, Rc<dyn Dial>)>,
-    /// The number of the address to try first.
-    first: Cell<usize>,
+    addresses: Addresses,
+    below: Rc<dyn Dial>,
+    /// The address to try first, if it is still one of the gateway's.
+    first: Cell<Option<SocketAddr>>,
 }
 
 impl AnyAddress {
-    /// Creates the way to a gateway over any of its addresses, each with its transport. The order
-    /// is that of the first dial. There is at least one address.
-    pub const fn new(all: Vec<(SocketAddr, Rc<dyn Dial>)>) -> Self {
+    /// Creates the way to a gateway at any of its addresses. The transport `below` dials the
+    /// address of its target.
+    pub const fn new(addresses: Addresses, below: Rc<dyn Dial>) -> Self {
         Self {
-            all,
-            first: Cell::new(0),
+            addresses,
+            below,
+            first: Cell::new(None),
         }
+    }
+
+    /// Returns addresses in the order of their attempts.
+    fn in_order(&self, mut addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
+        let first = addresses
+            .iter()
+            .position(|it| Some(*it) == self.first.get());
+        addresses.rotate_left(first.unwrap_or(0));
+        addresses.into()
     }
 
     async fn first_to_answer(
@@ -43,44 +59,74 @@ impl AnyAddress {
         target: &Target,
         isolation: &Isolation,
     ) -> Result<Carrier, Error> {
-        let (first, count) = (self.first.get(), self.all.len());
-        let mut rest = (0..count).map(|number| (first + number) % count);
-        let mut dials = Vec::new();
-        let mut failures = Vec::new();
-        let mut wrong = None;
+        let known = self.addresses.known();
+        // An address that the user gave stays the same.
+        let mut may_renew = self.addresses.as_given().is_none() && !known.is_empty();
+        let mut rest = self.in_order(match known.is_empty() {
+            true => self.addresses.look_up().await?,
+            false => known,
+        });
+        let mut renewal: Option<Renewal<'_>> = None;
+        let (mut tried, mut dials) = (Vec::new(), Vec::new());
+        let (mut failures, mut wrong) = (Vec::new(), None);
         loop {
-            if wrong.is_none()
-                && let Some(number) = rest.next()
-            {
-                dials.push((number, self.all[number].1.carrier(target, isolation)));
+            if let Some(address) = rest.pop_front() {
+                tried.push(address);
+                dials.push((address, self.dial_one(address, target, isolation)));
             }
-            let has_more = wrong.is_none() && rest.len() > 0;
-            let (number, dialled) = tokio::select! {
+            let mut renews = false;
+            tokio::select! {
                 biased;
-                ended = any(&mut dials) => ended,
-                () = tokio::time::sleep(NEXT_ADDRESS), if has_more => continue,
-            };
-            match dialled {
-                Ok(carrier) => {
-                    self.first.set(number);
-                    return Ok(carrier);
+                (address, dialled) = any(&mut dials), if !dials.is_empty() => match dialled {
+                    Ok(carrier) => {
+                        self.first.set(Some(address));
+                        return Ok(carrier);
+                    }
+                    Err(error) if may_answer_elsewhere(error.kind) => {
+                        failures.push((address, error));
+                    }
+                    Err(error) => {
+                        rest.clear();
+                        wrong = wrong.or(Some(error));
+                    }
+                },
+                found = ended(&mut renewal) => {
+                    renewal = None;
+                    let found = found.unwrap_or_default().into_iter();
+                    rest.extend(found.filter(|it| !tried.contains(it)));
                 }
-                Err(error) if may_answer_elsewhere(error.kind) => {
-                    failures.push((self.all[number].0, error));
+                () = tokio::time::sleep(NEXT_ADDRESS), if may_renew || !rest.is_empty() => {
+                    renews = rest.is_empty();
                 }
-                Err(error) => wrong = wrong.or(Some(error)),
             }
-            if dials.is_empty() && (wrong.is_some() || !has_more) {
+            let have_failed = dials.is_empty() && rest.is_empty() && renewal.is_none();
+            if may_renew && (renews || have_failed) {
+                may_renew = false;
+                renewal = Some(Box::pin(self.addresses.look_up()));
+            } else if have_failed {
                 return Err(wrong.unwrap_or_else(|| joined(failures)));
             }
         }
+    }
+
+    /// Dials one address of the target.
+    fn dial_one<'a>(
+        &'a self,
+        address: SocketAddr,
+        target: &Target,
+        isolation: &'a Isolation,
+    ) -> CarrierFuture<'a> {
+        let target = Target {
+            address: Some(address),
+            ..target.clone()
+        };
+        Box::pin(async move { self.below.carrier(&target, isolation).await })
     }
 }
 
 impl Dial for AnyAddress {
     fn below(&self) -> Option<&dyn Dial> {
-        let preferred = self.all.get(self.first.get());
-        preferred.map(|(_, transport)| &**transport)
+        Some(&*self.below)
     }
 
     fn dial<'a>(
@@ -95,32 +141,38 @@ impl Dial for AnyAddress {
         Box::pin(self.first_to_answer(target, isolation))
     }
 
-    fn forget(&self, isolation: &Isolation) {
-        for (_, transport) in &self.all {
-            transport.forget(isolation);
-        }
-    }
-
     fn failed(&self, isolation: &Isolation) {
-        if let Some(below) = self.below() {
-            below.failed(isolation);
-        }
-        self.first.set((self.first.get() + 1) % self.all.len());
+        self.below.failed(isolation);
+        let mut in_order = self.in_order(self.addresses.known());
+        in_order.rotate_left(1.min(in_order.len()));
+        self.first.set(in_order.front().copied());
+        self.addresses.renew();
     }
 }
 
-/// A dial that is under way, with the number of its address.
-type Attempt<'a> = (usize, CarrierFuture<'a>);
+/// A look-up that is under way.
+type Renewal<'a> = LocalBoxFuture<'a, Result<Vec<SocketAddr>, Error>>;
+
+/// Waits for the end of a look-up.
+async fn ended(renewal: &mut Option<Renewal<'_>>) -> Result<Vec<SocketAddr>, Error> {
+    match renewal {
+        Some(renewal) => renewal.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A dial that is under way, with its address.
+type Attempt<'a> = (SocketAddr, CarrierFuture<'a>);
 
 /// Waits for the first dial that ends, and removes it.
-async fn any(dials: &mut Vec<Attempt<'_>>) -> (usize, Result<Carrier, Error>) {
+async fn any(dials: &mut Vec<Attempt<'_>>) -> (SocketAddr, Result<Carrier, Error>) {
     std::future::poll_fn(|cx| {
         for index in 0..dials.len() {
-            let (number, dial) = &mut dials[index];
+            let (address, dial) = &mut dials[index];
             if let Poll::Ready(result) = dial.as_mut().poll(cx) {
-                let number = *number;
+                let address = *address;
                 drop(dials.swap_remove(index));
-                return Poll::Ready((number, result));
+                return Poll::Ready((address, result));
             }
         }
         Poll::Pending
@@ -159,10 +211,12 @@ fn joined(failures: Vec<(SocketAddr, Error)>) -> Error {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::sync::{Arc, Mutex};
 
     use super::*;
     use crate::error::Retry;
-    use crate::transport::doubles::FakeDial;
+    use crate::transport::doubles::AddressDial;
+    use crate::transport::names::Names;
 
     /// The result of dials to an address.
     #[derive(Clone, Copy)]
@@ -193,25 +247,56 @@ mod tests {
         ([203, 0, 113, last], 443).into()
     }
 
+    /// A gateway at addresses with these answers, and the result of its name's next look-ups.
+    struct Scene {
+        way: AnyAddress,
+        /// The numbers of the addresses in the order of their dials.
+        dials: Rc<RefCell<Vec<usize>>>,
+        record: Arc<Mutex<Vec<usize>>>,
+    }
+
+    impl Scene {
+        /// Creates the gateway. Its name has the addresses with the numbers of `record`.
+        fn new(answers: &[Answer], record: &[usize]) -> Self {
+            let dials = Rc::<RefCell<Vec<usize>>>::default();
+            let (dialled, answers) = (Rc::clone(&dials), answers.to_vec());
+            let below = AddressDial(move |to: SocketAddr| {
+                let number = (0..answers.len()).find(|number| address(*number) == to);
+                let number = number.expect("an address of the scene");
+                dialled.borrow_mut().push(number);
+                answers[number].give()
+            });
+            let record = Arc::new(Mutex::new(record.to_vec()));
+            let known = Arc::clone(&record);
+            let names = Names::new(move |_| {
+                let known = known.lock().expect("no panic");
+                match known.is_empty() {
+                    true => Err(std::io::Error::other("no such name")),
+                    false => Ok(known.iter().map(|number| address(*number)).collect()),
+                }
+            });
+            let addresses = names.addresses("gw.example", 443);
+            Self {
+                way: AnyAddress::new(addresses, Rc::new(below)),
+                dials,
+                record,
+            }
+        }
+
+        fn change_record(&self, numbers: &[usize]) {
+            *self.record.lock().expect("no panic") = numbers.to_vec();
+        }
+    }
+
     /// Creates the way to addresses with these answers, and the list of its dials.
     fn way(answers: &[Answer]) -> (AnyAddress, Rc<RefCell<Vec<usize>>>) {
-        let dials = Rc::<RefCell<Vec<usize>>>::default();
-        let all = answers.iter().enumerate().map(|(number, answer)| {
-            let (answer, dials) = (*answer, Rc::clone(&dials));
-            let transport: Rc<dyn Dial> = FakeDial::new(move |_| {
-                dials.borrow_mut().push(number);
-                answer.give()
-            });
-            (address(number), transport)
-        });
-        (AnyAddress::new(all.collect()), dials)
+        let all: Vec<usize> = (0..answers.len()).collect();
+        let scene = Scene::new(answers, &all);
+        (scene.way, scene.dials)
     }
 
     async fn dial(way: &AnyAddress) -> Result<(), Error> {
-        let target = Target {
-            host: "gw.example".into(),
-            port: 443,
-        };
+        let target = Target::new("gw.example".into(), 443);
         way.dial(&target, &Isolation::none()).await.map(drop)
     }
 
@@ -280,5 +365,80 @@ mod tests {
         way.failed(&Isolation::none());
         dial(&way).await.expect("the second address answers");
         assert_eq!(*dials.borrow(), [0, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dial_looks_up_a_name_that_has_no_address_yet() {
+        let scene = Scene::new(&[Answer::Good], &[]);
+        let error = dial(&scene.way).await.expect_err("no address");
+        assert_eq!((error.kind, error.side), (Kind::Dns, Side::Peer));
+        assert_eq!(error.retry, Retry::Safe);
+        scene.change_record(&[0]);
+        let error = dial(&scene.way).await.expect_err("the pause");
+        assert_eq!(error.kind, Kind::Dns);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        dial(&scene.way).await.expect("the name has an address now");
+        assert_eq!(*scene.dials.borrow(), [0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dial_finds_the_new_address_of_a_name() {
+        for old in [REFUSED, Answer::Silent, Answer::Fails(Kind::Tls)] {
+            let scene = Scene::new(&[old, Answer::Good], &[0]);
+            assert_eq!(
+                scene.way.addresses.look_up().await.ok(),
+                Some(vec![address(0)])
+            );
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            scene.change_record(&[1]);
+            dial(&scene.way).await.expect("the new address answers");
+            assert_eq!(*scene.dials.borrow(), [0, 1]);
+            dial(&scene.way).await.expect("it is known");
+            assert_eq!(*scene.dials.borrow(), [0, 1, 1]);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn same_address_is_dialled_once() {
+        let scene = Scene::new(&[REFUSED], &[0]);
+        for dials in 1..4 {
+            let error = dial(&scene.way).await.expect_err("it refuses");
+            assert_eq!(error.kind, Kind::ConnectionRefused);
+            assert_eq!(scene.dials.borrow().len(), dials);
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_look_up_keeps_the_known_address() {
+        let scene = Scene::new(&[Answer::Slow(5)], &[0]);
+        dial(&scene.way).await.expect("it answers late");
+        scene.change_record(&[]);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        dial(&scene.way).await.expect("it answers late again");
+        assert_eq!(scene.way.addresses.known(), [address(0)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_path_renews_the_addresses() {
+        let scene = Scene::new(&[Answer::Good, Answer::Good], &[0]);
+        dial(&scene.way).await.expect("it answers");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        scene.change_record(&[1]);
+        scene.way.failed(&Isolation::none());
+        // A dial joins the look-up only if it needs it.
+        scene.way.addresses.look_up().await.expect("an address");
+        dial(&scene.way).await.expect("the new address answers");
+        assert_eq!(*scene.dials.borrow(), [0, 1]);
+    }
+
+    #[tokio::test]
+    async fn given_address_is_never_looked_up() {
+        let below = AddressDial(|_| REFUSED.give());
+        let way = AnyAddress::new(Addresses::given(address(7)), Rc::new(below));
+        let error = dial(&way).await.expect_err("it refuses");
+        assert_eq!(error.kind, Kind::ConnectionRefused);
+        way.failed(&Isolation::none());
+        assert_eq!(way.first.get(), Some(address(7)));
     }
 }

@@ -1,6 +1,7 @@
 //! The transport of the tests: a function answers its dials.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use super::{Dial, LocalBoxFuture, Target};
@@ -46,6 +47,28 @@ where
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         self.dials.set(self.dials.get() + 1);
         Box::pin((self.answer)(isolation.clone()))
+    }
+}
+
+/// A transport that calls a function for each dial, with the address of the target.
+pub(crate) struct AddressDial<F>(pub(crate) F);
+
+impl<F, R> Dial for AddressDial<F>
+where
+    F: Fn(SocketAddr) -> R,
+    R: Future<Output = Result<Path, Error>> + 'static,
+{
+    fn below(&self) -> Option<&dyn Dial> {
+        None
+    }
+
+    fn dial<'a>(
+        &'a self,
+        target: &'a Target,
+        _: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
+        let address = target.direct_address().expect("a known address");
+        Box::pin((self.0)(address))
     }
 }
 

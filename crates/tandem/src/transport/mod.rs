@@ -1,7 +1,7 @@
 //! The transports that carry sessions: TCP ([`tcp`]), TLS over another transport ([`tls`]), a
 //! SOCKS5 proxy on the way ([`socks`]), a Tor client with its control port ([`tor`]), and tunnels
-//! through the pipeline of this process ([`connect`]). A gateway with several addresses has one
-//! transport for each ([`addresses`]).
+//! through the pipeline of this process ([`connect`]). A gateway without a proxy on the way is
+//! dialled at the addresses that the user gave or permits to look up ([`addresses`], [`names`]).
 //!
 //! A transport has two ends. [`Dial`] opens paths to a target under an isolation key. [`Listen`]
 //! accepts them. A layer holds the same end of the transport below. Users name transports in
@@ -11,6 +11,7 @@ pub mod addresses;
 pub mod connect;
 #[cfg(test)]
 pub(crate) mod doubles;
+pub mod names;
 pub mod registry;
 pub mod socks;
 pub mod tcp;
@@ -23,24 +24,39 @@ use std::task::{Context, Poll};
 
 pub use crate::carrier::{CarrierFuture, LocalBoxFuture};
 
-use crate::error::Error;
+use crate::endpoint::literal_ip;
+use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
 use crate::path::Path;
 use registry::Socket;
 
-/// The `host:port` to connect to. The transport decides where the host is resolved.
+/// The `host:port` to connect to. The transport decides where the host is resolved, unless the
+/// address is known.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The host name, or the address without brackets.
     pub host: String,
     /// The port.
     pub port: u16,
+    /// The address of the host, if this machine connects to it directly and knows it. The host is
+    /// then a name for certificates only.
+    pub address: Option<SocketAddr>,
 }
 
 impl Target {
-    /// Creates a target.
+    /// Creates a target without a known address.
     pub const fn new(host: String, port: u16) -> Self {
-        Self { host, port }
+        Self {
+            host,
+            port,
+            address: None,
+        }
+    }
+
+    /// Returns the address to connect to. Names are not resolved.
+    pub fn direct_address(&self) -> Option<SocketAddr> {
+        let literal = || Some(SocketAddr::new(literal_ip(&self.host)?, self.port));
+        self.address.or_else(literal)
     }
 }
 
@@ -49,6 +65,17 @@ impl std::fmt::Debug for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Target")
     }
+}
+
+/// Returns the address to which a transport sends datagrams.
+///
+/// # Errors
+/// Fails if the address is not known: behind a proxy it never is.
+pub fn datagram_address(target: &Target) -> Result<SocketAddr, Error> {
+    target.direct_address().ok_or_else(|| {
+        let detail = "datagrams cannot go through a proxy";
+        Error::new(Kind::Unsupported, Side::Local, detail)
+    })
 }
 
 /// The dialling end of a transport.

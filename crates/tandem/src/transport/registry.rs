@@ -104,11 +104,9 @@ impl Socket {
 
 /// The way to an endpoint that is dialled.
 pub struct DialContext {
-    /// Opens byte streams to the endpoint: directly, through a SOCKS proxy, or through Tor.
+    /// Opens byte streams to the endpoint: directly, through a SOCKS proxy, or through Tor. Each
+    /// target has the address to connect to, except behind a proxy, which carries no datagrams.
     pub streams: Rc<dyn Dial>,
-    /// The endpoint's address if this machine connects to it directly. It is `None` behind a proxy,
-    /// which carries no datagrams.
-    pub address: Option<SocketAddr>,
     /// The congestion control of a transport that has its own, as for TCP: `bbr`, `cubic` or the
     /// transport's default if it is empty or not known there.
     pub congestion: String,

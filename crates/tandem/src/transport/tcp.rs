@@ -23,7 +23,7 @@ use super::registry::{
     DialContext, Dials, ListenContext, Listens, Provider, Socket, TransportError,
 };
 use super::{Dial, Incoming, Listen, Listener, LocalBoxFuture, Target};
-use crate::endpoint::{BadEndpoint, Endpoint, literal_ip};
+use crate::endpoint::{BadEndpoint, Endpoint};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
 use crate::path::Path;
@@ -136,15 +136,14 @@ pub async fn connect(
     }
 }
 
-/// The TCP transport. It dials addresses only: a name is an error, because the client resolves
-/// none.
+/// The TCP transport. It dials addresses only: a name without a known address is an error.
 #[derive(Debug)]
 pub struct Tcp {
     /// The options of sockets that face the slow path. With `None`, small writes are only sent
     /// without delay, so that they do not wait for acknowledgements.
     pub options: Option<SocketOptions>,
-    /// The address that the user gave for the target's name. If set, no other address is ever
-    /// dialled.
+    /// The address to dial for every target, such as that of a proxy. If set, no other address is
+    /// ever dialled.
     pub pinned: Option<SocketAddr>,
 }
 
@@ -167,15 +166,10 @@ impl Dial for Tcp {
         _: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
-            let address = match self.pinned {
-                Some(address) => address,
-                None => SocketAddr::new(
-                    literal_ip(&target.host).ok_or_else(|| {
-                        Error::new(Kind::Dns, Side::Local, "the client resolves no names")
-                    })?,
-                    target.port,
-                ),
-            };
+            let address = self.pinned.or_else(|| target.direct_address());
+            let address = address.ok_or_else(|| {
+                Error::new(Kind::Dns, Side::Local, "the client resolves no names")
+            })?;
             let options = self.options.as_ref();
             let timeout = options.map_or(CONNECT_TIMEOUT, |options| options.connect_timeout);
             let stream = connect(address, timeout, Side::Peer)

@@ -35,6 +35,8 @@ mod learning;
 mod learning_without_pushes;
 mod limits;
 mod many_streams;
+mod name_record;
+mod named;
 mod next_pages;
 mod one_listener;
 mod opened;

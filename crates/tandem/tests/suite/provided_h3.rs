@@ -7,6 +7,7 @@ pub(crate) mod certificates;
 pub(crate) mod file_origin;
 #[expect(dead_code, reason = "the tests of the library use the rest")]
 pub(crate) mod harness;
+pub(crate) mod name_record;
 #[path = "provided_pairs.rs"]
 pub(crate) mod pairs;
 #[path = "provided_paths.rs"]

@@ -9,10 +9,13 @@ use tandem::metrics::METRICS;
 use tandem::runtime::Running;
 
 use crate::certificates::Certificates;
-use crate::harness::{Client, PATIENCE, Scene, block_on, endpoint, request};
+use crate::harness::{
+    Client, PATIENCE, Scene, block_on, endpoint, gateway_options, request, running,
+};
+use crate::name_record::{Record, start_client_by_name};
 use crate::paths::Forwarder;
 use crate::provided::{OK, start_client_of, start_gateway, stop};
-use crate::{NAME, SCHEME};
+use crate::{NAME, SCHEME, transports};
 
 /// A gateway with two ways, a client that knows both, and the network between them.
 pub(crate) struct Ways {
@@ -54,25 +57,25 @@ impl Ways {
         }
     }
 
-    /// Returns true if the client has a session with this protocol.
-    fn has_session(&self, protocol: &str) -> bool {
-        let status = block_on(self.client.status().snapshot());
-        let mut protocols = status.sessions.iter().filter_map(|it| it.protocol.as_ref());
-        protocols.any(|it| it.starts_with(protocol))
-    }
-
     pub(crate) fn is_over_udp(&self) -> bool {
         let (session, _) = SCHEME.split_once('+').unwrap();
-        self.has_session(&format!("{session} over"))
+        has_session(&self.client, &format!("{session} over"))
     }
 
     pub(crate) fn is_over_tcp(&self) -> bool {
-        self.has_session("h2 over TLS")
+        has_session(&self.client, "h2 over TLS")
     }
 
     pub(crate) fn stop(self) {
         stop([self.client, self.gateway]);
     }
+}
+
+/// Returns true if a client has a session with this protocol.
+fn has_session(client: &Running, protocol: &str) -> bool {
+    let status = block_on(client.status().snapshot());
+    let mut protocols = status.sessions.iter().filter_map(|it| it.protocol.as_ref());
+    protocols.any(|it| it.starts_with(protocol))
 }
 
 /// Waits until a condition holds.
@@ -115,6 +118,41 @@ fn client_returns_to_udp_once_it_works() {
     assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
     assert!(ways.is_over_udp());
     ways.stop();
+}
+
+#[test]
+fn ways_to_a_name_begin_once_it_is_known() {
+    let certificates = Certificates::new(&format!("{NAME}-way-name"));
+    let identity = certificates.identity();
+    let start = |address: &str, udp: u16, tcp: u16| {
+        let udp = endpoint(&format!("{SCHEME}://{address}:{udp}?{identity}"));
+        let tls = endpoint(&format!("h2+tls://{address}:{tcp}?{identity}"));
+        let mut options = gateway_options();
+        options.listen = vec![udp.clone(), tls.clone()];
+        let (gateway, udp) = running(options.typed_with(&transports()).unwrap(), &udp);
+        let tcp = gateway.address(&tls).unwrap();
+        (gateway, udp.port(), tcp.port())
+    };
+    let (gateway, udp, tcp) = start("127.0.0.1", 0, 0);
+    let options = format!("ca={}&resolve=system", certificates.path("ca.pem"));
+    let ways = format!("{SCHEME}://gw.example:{udp}?{options},h2+tls://gw.example:{tcp}?{options}");
+    let record = Record::default();
+    let (client, http) = start_client_by_name(&ways, &record, &transports());
+    let origin = Scene::answering(OK);
+    assert_eq!(Client::to(http).get(&origin.url("/")).status, 502);
+    record.set(&["127.0.0.1"]);
+    let loads = || Client::to(http).get(&origin.url("/")).status == 200;
+    until("the gateway is found", loads);
+    let (session, _) = SCHEME.split_once('+').unwrap();
+    let is_over_udp = || has_session(&client, &format!("{session} over"));
+    until("datagrams win", is_over_udp);
+    // The gateway moves to another address.
+    stop([gateway]);
+    let (gateway, ..) = start("127.0.0.2", udp, tcp);
+    record.set(&["127.0.0.2"]);
+    until("the new address is found", loads);
+    until("datagrams win again", is_over_udp);
+    stop([client, gateway]);
 }
 
 /// The bytes of a body at a position: no two pieces of a page are alike.

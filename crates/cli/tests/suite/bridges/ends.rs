@@ -165,11 +165,10 @@ impl Visitor {
         let provider = transports.to_dial(&endpoint).expect("a known transport");
         let tcp = Tcp {
             options: None,
-            pinned: Some(address),
+            pinned: None,
         };
         let context = DialContext {
             streams: Rc::new(tcp),
-            address: Some(address),
             congestion: String::new(),
             stream_window: u32::MAX,
             early_data: false,
@@ -180,8 +179,8 @@ impl Visitor {
         let form = if proxy { Form::Absolute } else { Form::Origin };
         Self {
             target: Target {
-                host: endpoint.host.clone(),
-                port: endpoint.port,
+                address: Some(address),
+                ..Target::new(endpoint.host.clone(), endpoint.port)
             },
             transport: provider.dialling(&endpoint, context).expect("dials"),
             session: session(&endpoint, form),

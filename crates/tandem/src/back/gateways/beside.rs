@@ -93,7 +93,7 @@ impl Gateways {
     ) {
         let way = &self.gateways[index].way;
         // A session that fails tells its exchanges.
-        if way.address.is_none() || session.established().await.is_err() {
+        if way.addresses.is_none() || session.established().await.is_err() {
             return std::future::pending().await;
         }
         let _watched = session.watch_path(Probing::Alone);

@@ -24,6 +24,7 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
 use crate::metrics::METRICS;
 use crate::session::{Connected, SessionState};
+use crate::transport::names::Addresses;
 
 /// The time after which a way without an answer counts as failed. A later answer still counts.
 const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(4);
@@ -144,6 +145,7 @@ impl Gateways {
         early: bool,
     ) -> ChosenSession {
         let group = &self.groups[group];
+        self.find(group).await;
         let begin = |index| {
             let (session, in_use) = self.begin(isolation, index);
             (session, index, in_use)
@@ -288,8 +290,20 @@ impl Gateways {
 
     /// Returns the network on which the gateway is reached.
     pub(super) fn network(&self, index: usize) -> Network {
-        let address = self.gateways[index].way.address;
-        address.and_then(self.source.get())
+        let addresses = self.gateways[index].way.addresses.as_ref();
+        addresses
+            .and_then(Addresses::first)
+            .and_then(self.source.get())
+    }
+
+    /// Looks up the gateway's name if it has no address yet. The ways to the gateway then begin
+    /// their race at the same time, and on a known network.
+    async fn find(&self, group: &WayGroup) {
+        let addresses = self.gateways[group.first].way.addresses.as_ref();
+        if let Some(addresses) = addresses.filter(|it| it.first().is_none()) {
+            // The dial tells of a failure.
+            let _ = addresses.look_up().await;
+        }
     }
 
     /// Drains the sessions for which `matches` returns true, and removes them from their keys.

@@ -99,8 +99,8 @@ impl Gateways {
         session: &Rc<dyn Connected>,
         usage: &Rc<SessionUsage>,
     ) -> Option<Task> {
-        let way = self.gateways[*index].way;
-        if !way.is_datagrams || way.address.is_none() {
+        let way = &self.gateways[*index].way;
+        if !way.is_datagrams || way.addresses.is_none() {
             return None;
         }
         let key = (isolation.clone(), *index, self.network(*index));

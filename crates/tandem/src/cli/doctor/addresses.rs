@@ -5,19 +5,22 @@ use std::net::SocketAddr;
 use super::{Finding, Verdict, configuration, reach};
 use crate::config::ClientConfig;
 use crate::config::gateways::GatewayEndpoint;
+use crate::transport::names::Addresses;
 
 /// Checks the path to a gateway. A client needs only one of its addresses.
 pub(super) async fn reach_each(config: &ClientConfig, gateway: &GatewayEndpoint) -> Vec<Finding> {
-    if gateway.addresses.len() < 2 {
+    let addresses = gateway.addresses.as_ref().map(Addresses::known);
+    let addresses = addresses.unwrap_or_default();
+    if addresses.len() < 2 {
         return reach_one(config, gateway).await;
     }
     let mut all = Vec::new();
-    for address in &gateway.addresses {
+    for address in addresses {
         let one = GatewayEndpoint {
-            addresses: vec![*address],
+            addresses: Some(Addresses::given(address)),
             ..gateway.clone()
         };
-        all.push((*address, reach_one(config, &one).await));
+        all.push((address, reach_one(config, &one).await));
     }
     judged(all)
 }

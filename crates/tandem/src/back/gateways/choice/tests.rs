@@ -12,6 +12,7 @@ use crate::carrier::LocalBoxFuture;
 use crate::exchange::{Exchange, Part, Reply, SessionMark, Sink};
 use crate::path::Facts;
 use crate::stage::{SessionPool, Stage};
+use crate::transport::names::Names;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -262,12 +263,17 @@ struct Scene {
 
 impl Scene {
     fn new(takes: [u32; 3]) -> Self {
+        Self::at(&Addresses::given(([192, 0, 2, 99], 1).into()), takes)
+    }
+
+    /// Creates a scene whose gateway has these addresses.
+    fn at(addresses: &Addresses, takes: [u32; 3]) -> Self {
         let ways = [0, 1, 2].map(|at| Rc::new(Way::new(takes[at] * MS, at < TLS)));
         let gateway = |(index, way): (usize, &Rc<Way>)| {
             let entry = WayEntry {
                 is_alternative: index > 0,
                 is_datagrams: way.is_datagrams,
-                address: Some(([192, 0, 2, 99], 1).into()),
+                addresses: Some(addresses.clone()),
             };
             let way = Rc::clone(way);
             gateway(move |_| connect(&way), entry)
@@ -322,6 +328,17 @@ impl Scene {
         let current = current.expect("a session");
         Rc::ptr_eq(&current.mark, &self.slot_mark(isolation, index))
     }
+}
+
+#[test]
+fn ways_to_a_name_race_on_a_known_network() {
+    run(async {
+        let names = Names::new(|_| Ok(vec![([192, 0, 2, 99], 0).into()]));
+        let scene = Scene::at(&names.addresses("gw.example", 1), [10, 20, 30]);
+        assert_eq!(scene.get(&Isolation::none()).await, QUIC);
+        let slots = scene.pool.slots.borrow();
+        assert!(slots.values().all(|slot| slot.network.is_some()));
+    });
 }
 
 /// Opens a session of a key before it is needed.

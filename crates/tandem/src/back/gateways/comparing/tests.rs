@@ -147,7 +147,7 @@ fn pool_with(udp: &Rc<Way>, tcp: &Rc<Way>, compares_ways: bool) -> Rc<Gateways> 
         let entry = WayEntry {
             is_alternative: !is_datagrams,
             is_datagrams,
-            address: None,
+            addresses: None,
         };
         let way = Rc::clone(way);
         let connect = move |_| -> Rc<dyn Connected> {

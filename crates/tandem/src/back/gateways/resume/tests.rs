@@ -11,6 +11,7 @@ use crate::exchange::Sink;
 use crate::path::Facts;
 use crate::resume::{give, is_request};
 use crate::stage::Stage;
+use crate::transport::names::Addresses;
 
 fn key(user: &str, gateway: usize, network: u8) -> PathKey {
     let network = std::net::IpAddr::from([10, 0, 0, network]);
@@ -173,10 +174,10 @@ fn pool(fake: &Rc<Fake>, way: WayEntry) -> Rc<Gateways> {
 const UDP: WayEntry = WayEntry {
     is_alternative: false,
     is_datagrams: true,
-    address: Some(SocketAddr::new(
+    addresses: Some(Addresses::given(SocketAddr::new(
         IpAddr::V4(std::net::Ipv4Addr::LOCALHOST),
         9,
-    )),
+    ))),
 };
 
 /// Loads a page with an isolation key, and waits longer than a request for a token does.
@@ -296,7 +297,7 @@ fn sessions_over_tcp_or_a_proxy_ask_for_no_token() {
             ..UDP
         };
         let proxied = WayEntry {
-            address: None,
+            addresses: None,
             ..UDP
         };
         for way in [tcp, proxied] {
