@@ -292,6 +292,9 @@ fn worker(mut inbox: mpsc::UnboundedReceiver<ThreadCommand>) {
             }
         }
     });
+    drop(local);
+    // Nothing cancels a look-up that waits for its name server, and its result has no use.
+    runtime.shutdown_background();
 }
 
 /// The parts that a thread serves with.

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use tandem::config::RelayOptions;
 use tandem::runtime::Running;
+use tandem::transport::names::Names;
 use tandem::transport::registry::Transports;
 
 use crate::harness::{
-    Client, Scene, block_on, client_options, endpoint, gateway_options, running, start_client,
-    start_gateway,
+    Client, PATIENCE, Scene, block_on, client_options, endpoint, gateway_options, running,
+    start_client, start_gateway,
 };
 use crate::name_record::{Record, start_client_by_name};
 use crate::patience::until;
@@ -38,6 +39,31 @@ fn client_starts_before_the_name_of_its_gateway_is_known() {
         Client::to(http).get(&origin.url("/")).status == 200
     });
     assert_eq!(problems(&client), "");
+}
+
+#[test]
+fn silent_resolver_does_not_delay_the_end_of_a_client() {
+    let listen = endpoint("http://127.0.0.1:0");
+    let mut options = client_options("h2+tcp://gw.example:9980?resolve=system");
+    options.listen = vec![listen.clone()];
+    let mut config = options.typed().unwrap();
+    let (answer, wait) = std::sync::mpsc::channel::<()>();
+    let (asked, is_asked) = std::sync::mpsc::channel();
+    let wait = std::sync::Mutex::new(wait);
+    let names = Names::new(move |host| {
+        asked.send(host.to_owned()).unwrap();
+        // It ends with the sender.
+        let _ = wait.lock().unwrap().recv();
+        Ok(Vec::new())
+    });
+    config.gateways[0].addresses = Some(names.addresses("gw.example", 9980));
+    let (client, http) = running(config, &listen);
+    assert_eq!(is_asked.recv_timeout(PATIENCE).unwrap(), "gw.example");
+    // The thread of the client serves other requests meanwhile.
+    let page = Client::to(http).get(&format!("http://{http}/proxy.pac"));
+    assert_eq!(page.status, 200);
+    block_on(client.drain(Duration::ZERO));
+    drop(answer);
 }
 
 #[test]
