@@ -313,12 +313,18 @@ pub trait Parts {
         self.below()?.stale_response()
     }
 
-    /// Tells the stages behind that the reader requests the rest elsewhere if the reply breaks off,
-    /// so that they need not wait for a path that may come back.
-    fn permit_break(&self) {
+    /// Tells the stages behind that the reader can request the rest elsewhere, so that they may
+    /// propose it. Withdraws the last proposal. The reader polls the reply after that.
+    fn permit_move(&self) {
         if let Some(reply) = self.below() {
-            reply.permit_break();
+            reply.permit_move();
         }
+    }
+
+    /// Returns true while a stage behind proposes to request the rest elsewhere. The reply goes on
+    /// as its session permits, until the reader drops it.
+    fn proposes_move(&self) -> bool {
+        self.below().is_some_and(Reply::proposes_move)
     }
 
     /// Polls for the next part. Returns `None` at the regular end. An error means that the parts so
@@ -422,11 +428,19 @@ impl Reply {
         }
     }
 
-    /// See [`Parts::permit_break`].
-    pub fn permit_break(&self) {
+    /// See [`Parts::permit_move`].
+    pub fn permit_move(&self) {
         match &self.source {
-            Source::Parts(parts) => parts.permit_break(),
-            Source::Generator(generator) => generator.permit_break(),
+            Source::Parts(parts) => parts.permit_move(),
+            Source::Generator(generator) => generator.permit_move(),
+        }
+    }
+
+    /// See [`Parts::proposes_move`].
+    pub fn proposes_move(&self) -> bool {
+        match &self.source {
+            Source::Parts(parts) => parts.proposes_move(),
+            Source::Generator(generator) => generator.proposes_move(),
         }
     }
 

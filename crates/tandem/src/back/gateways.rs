@@ -456,7 +456,8 @@ impl Gateways {
         let (is_bound, has_part) = (sink.binding(), sink.fullness());
         let has_begun = sink.usage();
         if !is_safe(&exchange.request.method) {
-            let watched = self.leave(&isolation, gateway, session, || false);
+            let mut watched = None;
+            let watched = self.leave(&isolation, gateway, session, || false, &mut watched);
             return tokio::select! {
                 biased;
                 done = session.run(exchange, sink) => done.into(),
@@ -478,7 +479,21 @@ impl Gateways {
         // A reader that has a part of a response gets the rest from the same session, unless it can
         // request the rest.
         let may_move = || !is_bound() && may_repeat() && (has_begun() || has_next());
-        let left = self.leave_when_read(&isolation, gateway, session, may_move, has_part);
+        let propose = sink.proposal();
+        let left = async {
+            let watched = &mut None;
+            loop {
+                let (may_move, has_part) = (&may_move, &has_part);
+                let left =
+                    self.leave_when_read(&isolation, gateway, session, may_move, has_part, watched);
+                let left = left.await;
+                if !has_begun() {
+                    return left;
+                }
+                // Another request may not get the rest, while this session may still bring it.
+                propose();
+            }
+        };
         tokio::select! {
             biased;
             done = session.run(exchange, sink) => done.into(),

@@ -39,8 +39,20 @@ struct Slot {
     /// The error of a cancelled reply, or of one that failed behind its last part, until the reader
     /// takes it.
     failure: Cell<Option<Box<Error>>>,
-    /// True if the reader continues the reply elsewhere when it breaks off.
-    may_break: Cell<bool>,
+    /// The state of a move to another session.
+    moving: Cell<Moving>,
+}
+
+/// A reader's right to request the rest on another session, and the proposal to do so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Moving {
+    /// The parts so far bind the reply to its session.
+    #[default]
+    Bound,
+    /// The reader can request the rest elsewhere.
+    Permitted,
+    /// A stage behind proposes that. The reader may permit another proposal.
+    Proposed,
 }
 
 /// Receives the parts of [`Reply::generate`](super::Reply::generate).
@@ -62,11 +74,18 @@ impl Sink {
     }
 
     /// Returns a function that tells whether the parts so far bind the reply to the session that
-    /// they came from: one has been sent, and the reader has not called
-    /// [`Reply::permit_break`](super::Reply::permit_break).
+    /// they came from: one has been sent, and no call of
+    /// [`Reply::permit_move`](super::Reply::permit_move) has followed since the last proposal.
     pub fn binding(&self) -> impl Fn() -> bool + 'static {
         let slot = Rc::clone(&self.slot);
-        move || slot.used.get() && !slot.may_break.get()
+        move || slot.used.get() && slot.moving.get() != Moving::Permitted
+    }
+
+    /// Returns a function that proposes to the reader to request the rest elsewhere. The reply is
+    /// bound again then. The reader must be polling the reply.
+    pub fn proposal(&self) -> impl Fn() + 'static {
+        let slot = Rc::clone(&self.slot);
+        move || slot.moving.set(Moving::Proposed)
     }
 
     /// Returns a function that tells whether a part waits for the reader.
@@ -179,8 +198,12 @@ impl Generator {
         self.slot.carrying.take()
     }
 
-    pub(super) fn permit_break(&self) {
-        self.slot.may_break.set(true);
+    pub(super) fn permit_move(&self) {
+        self.slot.moving.set(Moving::Permitted);
+    }
+
+    pub(super) fn proposes_move(&self) -> bool {
+        self.slot.moving.get() == Moving::Proposed
     }
 
     pub(super) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
@@ -289,22 +312,26 @@ mod tests {
     }
 
     #[test]
-    fn reply_is_bound_unless_its_reader_permits_a_break() {
-        let mut binding: Option<Box<dyn Fn() -> bool>> = None;
+    fn reply_is_bound_unless_its_reader_permits_a_move() {
+        let mut functions: Option<(Box<dyn Fn() -> bool>, Box<dyn Fn()>)> = None;
         let reply = Reply::generate(|mut sink| {
-            binding = Some(Box::new(sink.binding()));
+            functions = Some((Box::new(sink.binding()), Box::new(sink.proposal())));
             async move {
                 sink.send(Part::Head(ResponseHead::new(200))).await;
                 Ok(())
             }
         });
-        let is_bound = binding.expect("the closure ran");
+        let (is_bound, propose) = functions.expect("the closure ran");
         let mut reply = reply.edited(|_| {}).edited(|_| {});
         assert!(!is_bound(), "no part was sent");
         assert!(matches!(now(reply.part()), Some(Ok(Part::Head(_)))));
         assert!(is_bound());
-        reply.permit_break();
-        assert!(!is_bound());
+        for _ in 0..2 {
+            reply.permit_move();
+            assert!(!is_bound() && !reply.proposes_move());
+            propose();
+            assert!(is_bound() && reply.proposes_move(), "until the next permit");
+        }
     }
 
     #[test]

@@ -63,6 +63,51 @@ fn download_goes_on_over_tcp_where_udp_is_throttled() {
     ways.stop();
 }
 
+/// A file that has changed has no rest, and UDP still brings the former one.
+#[test]
+fn download_of_a_changed_file_stays_on_throttled_udp() {
+    let ways = Ways::start("download-throttled-changed", false);
+    let origin = FileOrigin::start(FileRules {
+        size: 4 << 20,
+        ..FileRules::default()
+    });
+    let mut browser = Client::to(ways.http);
+    browser.send(request("GET", &origin.url(), ""));
+    assert_eq!(browser.head().unwrap().status, 200);
+    assert!(ways.is_over_udp());
+    assert_eq!(origin.range(), None);
+    origin.change();
+    ways.network.policed.store(32_000, Ordering::SeqCst);
+    let body = std::thread::scope(|scope| {
+        let reading = scope.spawn(|| browser.read_exact(4 << 20));
+        start_of(origin.range());
+        ways.network.policed.store(0, Ordering::SeqCst);
+        reading.join().expect("the whole body")
+    });
+    assert!(body == origin.file());
+    assert!(origin.is_done(), "one request suffices");
+    assert!(ways.is_over_tcp());
+    ways.stop();
+}
+
+/// A file that has changed has no rest, and the path comes back.
+#[test]
+fn download_of_a_changed_file_waits_for_udp() {
+    let ways = Ways::start("download-changed", false);
+    let origin = FileOrigin::start(FileRules::default());
+    let mut browser = origin.begin(ways.http);
+    assert_eq!(origin.range(), None);
+    origin.change();
+    ways.network.blocked.store(true, Ordering::SeqCst);
+    // TCP brings the head of another version.
+    assert!(start_of(origin.range()) >= origin.file().len() / 2);
+    std::thread::sleep(Duration::from_millis(500));
+    ways.network.blocked.store(false, Ordering::SeqCst);
+    finish(&mut browser, &origin);
+    assert!(origin.is_done(), "one request suffices");
+    ways.stop();
+}
+
 #[test]
 fn download_without_a_strong_tag_waits_for_udp() {
     let ways = Ways::start("download-weak", false);

@@ -26,7 +26,7 @@ use super::refuge::until_permitted;
 use crate::back::ways::Network;
 use crate::exchange::Isolation;
 use crate::metrics::METRICS;
-use crate::session::{Connected, Probing};
+use crate::session::{Connected, PathWaiter, Probing};
 
 /// The least time between two dials beside a session, and between two looks for a move of this
 /// machine to another network.
@@ -90,13 +90,16 @@ impl Gateways {
         index: usize,
         session: &Rc<dyn Connected>,
         may_move: &impl Fn() -> bool,
+        watched: &mut Option<PathWaiter>,
     ) {
         let way = &self.gateways[index].way;
         // A session that fails tells its exchanges.
         if way.addresses.is_none() || session.established().await.is_err() {
             return std::future::pending().await;
         }
-        let _watched = session.watch_path(Probing::Alone);
+        if watched.is_none() {
+            *watched = session.watch_path(Probing::Alone);
+        }
         if way.is_datagrams {
             return std::future::pending().await;
         }

@@ -8,10 +8,12 @@
 //!
 //! The refuge is dialled, or probed if it is open. Exchanges move there once it has answered and
 //! further probes of the silent session have had no answer. All exchanges of a key share the check.
-//! An exchange whose response has begun stays, because the path may come back, unless its reader
-//! can request the rest. The session is only doubted then: two more probes decide whether it takes
-//! requests again, or is broken and suspended. A gap of half a second, as between satellites, thus
-//! ends no session. A session that is doubted for the third time within a minute is broken too.
+//! An exchange whose response has begun stays, because the path may come back. If its reader can
+//! request the rest, the pool proposes that (`Sink::proposal`), and watches the path on. The reader
+//! stays if the rest is refused, and may permit another proposal. The session is only doubted then:
+//! two more probes decide whether it takes requests again, or is broken and suspended. A gap of
+//! half a second, as between satellites, thus ends no session. A session that is doubted for the
+//! third time within a minute is broken too.
 //!
 //! The last exchange that waits closes a refuge that none of them needed. A network may forget the
 //! address of an idle session, so that such a session says nothing about its way.
@@ -146,16 +148,18 @@ impl Doubted {
 
 impl Gateways {
     /// Resolves when an exchange should move from a session that has fallen silent: another way, or
-    /// another session over TCP, has answered, and `may_move` permits it.
+    /// another session over TCP, has answered, and `may_move` permits it. `watched` keeps the watch
+    /// of the path until the exchange ends.
     pub(super) async fn leave(
         &self,
         isolation: &Isolation,
         index: usize,
         session: &Rc<dyn Connected>,
         may_move: impl Fn() -> bool,
+        watched: &mut Option<PathWaiter>,
     ) -> Left {
         let Some(other) = self.refuge(index) else {
-            self.leave_stalled(isolation, index, session, &may_move)
+            self.leave_stalled(isolation, index, session, &may_move, watched)
                 .await;
             return Left::Silent;
         };
@@ -163,10 +167,11 @@ impl Gateways {
             self.until_throttled(index).await;
             until_permitted(&may_move).await;
         };
+        let silent = self.leave_silence(isolation, [index, other], session, &may_move, watched);
         // Both go on together, so that no verdict is missed.
         tokio::select! {
             () = throttled => Left::Throttled,
-            () = self.leave_silence(isolation, [index, other], session, &may_move) => Left::Silent,
+            () = silent => Left::Silent,
         }
     }
 
@@ -179,9 +184,11 @@ impl Gateways {
         session: &Rc<dyn Connected>,
         may_move: impl Fn() -> bool,
         has_part: impl Fn() -> bool,
+        watched: &mut Option<PathWaiter>,
     ) -> Left {
         loop {
-            let left = self.leave(isolation, index, session, &may_move).await;
+            let left = self.leave(isolation, index, session, &may_move, watched);
+            let left = left.await;
             let before = datagrams(&**session);
             // The reader polls again after each part.
             let read = poll_fn(|_| match has_part() {
@@ -203,18 +210,18 @@ impl Gateways {
         [index, other]: [usize; 2],
         session: &Rc<dyn Connected>,
         may_move: &impl Fn() -> bool,
+        watched: &mut Option<PathWaiter>,
     ) {
         let opened_on = self.opened_on(isolation, index, session);
-        let mut watched = None;
         loop {
-            self.until_silent(index, session, &mut watched).await;
+            self.until_silent(index, session, watched).await;
             let before = datagrams(&**session);
             // A response that goes on stays.
             let may_leave = || may_move() && !has_received(&**session, before);
             if self.draining.get() {
                 // The refuge may lead to a gateway of a former configuration.
-                if session.dies().await {
-                    return until_permitted(&may_leave).await;
+                if session.dies().await && until_left(&**session, &may_leave).await {
+                    return;
                 }
                 continue;
             }
@@ -236,8 +243,9 @@ impl Gateways {
                 }
             }
             self.until_next(&check, other).await;
-            if answered && self.has_left(isolation, index, session) {
-                return until_permitted(&may_leave).await;
+            let has_left = answered && self.has_left(isolation, index, session);
+            if has_left && until_left(&**session, &may_leave).await {
+                return;
             }
         }
     }
@@ -424,7 +432,6 @@ impl Gateways {
     }
 
     /// Resolves if a session has fallen silent, or has not answered its early data in time.
-    /// `watched` keeps the watch of its path until the exchange ends.
     async fn until_silent(
         &self,
         index: usize,
@@ -548,6 +555,15 @@ pub(super) async fn until_permitted(may_move: &impl Fn() -> bool) {
         false => Poll::Pending,
     });
     permitted.await;
+}
+
+/// Returns true once an exchange may move from a dead path, and false once the path delivers again.
+async fn until_left(session: &dyn Connected, may_leave: &impl Fn() -> bool) -> bool {
+    tokio::select! {
+        biased;
+        () = until_permitted(may_leave) => true,
+        () = session.recovers() => false,
+    }
 }
 
 /// Returns the time for the answer of an open refuge.

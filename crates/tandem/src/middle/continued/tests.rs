@@ -1,11 +1,17 @@
 //! Tests of the stage before origins that follow a script.
 
+mod moving;
+
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::time::Duration;
 
+use bytes::Bytes;
 use tandem_http::{Fields, Priority, Scheme};
 use tokio::time::Instant;
 
+use super::download::{PAUSES, PROGRESS};
+use super::rest_request::{LIMIT, LOOK};
 use super::*;
 use crate::exchange::PushedPart;
 use crate::priority::Precedence;
@@ -486,9 +492,9 @@ async fn rest_passes_pushes_on_and_no_fields() {
 /// Tells whether a reply is bound to its session.
 type Binding = Box<dyn Fn() -> bool>;
 
-/// A stage behind learns at the head whether it may end the reply.
+/// A stage behind learns at the head whether it may propose a move.
 #[tokio::test(start_paused = true)]
-async fn suitable_reply_permits_a_break() {
+async fn suitable_reply_permits_a_move() {
     for (tag, expected) in [("\"1\"", true), ("W/\"1\"", false)] {
         let binding = Rc::<RefCell<Option<Binding>>>::default();
         let told = Rc::clone(&binding);
@@ -501,12 +507,8 @@ async fn suitable_reply_permits_a_break() {
                 std::future::pending().await
             })
         };
-        let next = Rc::new(next);
-        let mut reply = Continue {
-            next,
-            after_reload: AfterReload::default(),
-        }
-        .call(get());
+        let (next, after_reload) = (Rc::new(next), AfterReload::default());
+        let mut reply = Continue { next, after_reload }.call(get());
         assert!(matches!(reply.part().await, Some(Ok(Part::Head(_)))));
         let binding = binding.take().expect("the reply was polled");
         assert_eq!(!binding(), expected, "{tag}");

@@ -37,8 +37,9 @@ struct Way {
     is_blocked: Cell<bool>,
     /// The time until a response.
     responds_in: Cell<Duration>,
-    /// True if the body of a response follows a second after its head.
+    /// True if a part of the body follows some time after the head.
     has_body: Cell<bool>,
+    body_takes: Cell<Duration>,
     /// The parts of the body that have arrived with the head.
     parts: Cell<usize>,
     /// The time after which a silent path is dead, for sessions over datagrams.
@@ -72,6 +73,7 @@ impl Way {
             is_blocked: Cell::new(false),
             responds_in: Cell::new(MS),
             has_body: Cell::new(false),
+            body_takes: Cell::new(1000 * MS),
             parts: Cell::new(0),
             dies_in: Cell::default(),
             answers_in: Cell::default(),
@@ -148,7 +150,7 @@ impl FakeSession for OverWay {
                 sink.send(Part::Data(Bytes::from_static(b"x"))).await;
             }
             if self.way.has_body.get() {
-                tokio::time::sleep(1000 * MS).await;
+                tokio::time::sleep(self.way.body_takes.get()).await;
                 self.until_works().await;
                 sink.send(Part::Data(Bytes::from_static(b"x"))).await;
             }

@@ -1,5 +1,6 @@
 //! Tests of the move from a session over TCP that has stalled to another one by the same way.
 
+use super::downloads::proposal;
 use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -66,14 +67,12 @@ fn response_without_a_rest_stays_on_a_stalled_session() {
             reply
         };
         let (mut bound, mut free) = (begin().await, begin().await);
-        free.permit_break();
+        free.permit_move();
         lose(&scene).await;
         let waited = tokio::time::timeout(Duration::from_secs(10), bound.part());
         assert!(waited.await.is_err(), "the path may come back");
-        let part = tokio::time::timeout(Duration::from_secs(10), free.part());
-        let part = part.await.expect("it moves");
-        let error = part.and_then(Result::err).expect("an error");
-        assert_eq!((error.kind, error.side), (Kind::Timeout, Side::Peer));
+        let proposed = tokio::time::timeout(Duration::from_secs(10), proposal(&mut free));
+        proposed.await.expect("it moves");
         // The first one goes on, though others use another session now.
         scene.ways[TLS].lost_before.set(None);
         assert!(matches!(bound.part().await, Some(Ok(Part::Data(_)))));
@@ -175,7 +174,7 @@ fn pool_that_drains_dials_nothing_beside_a_session() {
             assert_eq!(scene.get(&key).await, way);
             scene.ways[way].has_body.set(true);
             let (mut bound, mut free) = (begin(&scene, &key).await, begin(&scene, &key).await);
-            free.permit_break();
+            free.permit_move();
             scene.ways[way].responds_in.set(1000 * MS);
             let get = spawn(&scene, Method::Get, &key);
             tokio::time::sleep(100 * MS).await;
@@ -183,10 +182,10 @@ fn pool_that_drains_dials_nothing_beside_a_session() {
             let before = dials();
             scene.pool.drain();
             scene.ways[way].is_blocked.set(true);
-            let part = tokio::time::timeout(Duration::from_secs(10), free.part());
-            let part = part.await.expect("its rest goes by another configuration");
-            let error = part.and_then(Result::err).expect("an error");
-            assert_eq!((error.kind, error.side), (Kind::Timeout, Side::Peer));
+            let proposed = tokio::time::timeout(Duration::from_secs(10), proposal(&mut free));
+            proposed
+                .await
+                .expect("its rest goes by another configuration");
             tokio::time::sleep(Duration::from_secs(50)).await;
             assert_eq!(dials(), before);
             scene.ways[way].is_blocked.set(false);
