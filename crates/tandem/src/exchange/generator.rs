@@ -313,7 +313,8 @@ mod tests {
 
     #[test]
     fn reply_is_bound_unless_its_reader_permits_a_move() {
-        let mut functions: Option<(Box<dyn Fn() -> bool>, Box<dyn Fn()>)> = None;
+        type Functions = (Box<dyn Fn() -> bool>, Box<dyn Fn()>);
+        let mut functions: Option<Functions> = None;
         let reply = Reply::generate(|mut sink| {
             functions = Some((Box::new(sink.binding()), Box::new(sink.proposal())));
             async move {

@@ -1,5 +1,5 @@
-//! The addresses of gateways that are dialled without a proxy. The user gives an address, or permits
-//! the look-up of the gateway's name (`resolve=system`).
+//! The addresses of gateways that are dialled without a proxy. The user gives an address, or
+//! permits the look-up of the gateway's name (`resolve=system`).
 //!
 //! A name is looked up when a dial has no address, and again when no address answers. All dials of
 //! the process to that name share the result.
@@ -98,8 +98,8 @@ impl Addresses {
         }
     }
 
-    /// Begins to look up the name again, unless it is too early for that. Without an address it does
-    /// nothing, because the next dial looks the name up.
+    /// Begins to look up the name again, unless it is too early for that. Without an address it
+    /// does nothing, because the next dial looks the name up.
     pub fn renew(&self) {
         if let Source::Named(name, _) = &self.0
             && !name.state().addresses.is_empty()
