@@ -14,7 +14,7 @@
 //! The stage lies before `decompress`, so that it counts the bytes that the validator is about. The
 //! other request passes the same stages as the first one, with its isolation key and its place in
 //! all queues. A stage behind may propose the other request while the reply goes on
-//! ([`Reply::permit_move`]), and [`download`] keeps the reply until the rest has come. After a
+//! ([`Reply::permit_move`]), and `download` keeps the reply until the rest has come. After a
 //! reload, the other request goes by the next configuration ([`after_reload`]).
 
 pub mod after_reload;
