@@ -41,6 +41,8 @@ fn write(stream: &TcpStream, slices: &[IoSlice<'_>], tail: &BodyTail) -> io::Res
     let mut offset = tail.offset;
     match rustix::fs::sendfile(stream, tail.file, Some(&mut offset), tail.length) {
         Ok(body) => Ok(sent + body),
+        // The kernel reports the end of a connection once. Another write finds a broken pipe.
+        Err(ended @ (Errno::CONNRESET | Errno::TIMEDOUT)) => Err(ended.into()),
         // The caller writes the rest, and meets the failure again.
         Err(_) if sent > 0 => Ok(sent),
         Err(Errno::AGAIN) => Err(io::ErrorKind::WouldBlock.into()),
@@ -114,6 +116,23 @@ mod tests {
             failure = failure.or_else(|| written.err());
         }
         assert!(failure.is_some());
+    }
+
+    #[tokio::test]
+    async fn read_reports_the_reset_that_a_cached_body_has_met() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let far = TcpStream::connect(address).await.expect("connects");
+        let mut near = path(listener.accept().await.expect("accepts").0);
+        let (_, pieces) = body();
+        let broken = near.facts().broken().expect("can be watched");
+        let lingers_not = socket2::SockRef::from(&far).set_linger(Some(Default::default()));
+        lingers_not.expect("the option is there");
+        drop(far);
+        broken.await;
+        let written = near.write_vectored(&[IoSlice::new(&pieces[0])]).await;
+        assert!(written.is_err());
+        assert!(near.read(&mut [0]).await.is_err());
     }
 
     #[tokio::test]
