@@ -336,11 +336,16 @@ impl Gateways {
         }
     }
 
-    fn open(&self, isolation: &Isolation, index: usize) -> Rc<dyn Connected> {
+    /// Opens a session whose result does not count for its way.
+    fn open_unobserved(&self, isolation: &Isolation, index: usize) -> Rc<dyn Connected> {
         METRICS.sessions_opened.add(1);
         let gateway = Rc::clone(&self.gateways[index]);
         let session = Rc::clone(&gateway.session);
-        let session = session.connect(Box::pin(dial(gateway, isolation.clone())));
+        session.connect(Box::pin(dial(gateway, isolation.clone())))
+    }
+
+    fn open(&self, isolation: &Isolation, index: usize) -> Rc<dyn Connected> {
+        let session = self.open_unobserved(isolation, index);
         if self.has_other_way(index) {
             let network = self.network(index);
             let observed = observe(

@@ -17,7 +17,7 @@ use tandem_http::Priority;
 use tokio::time::Instant;
 
 use super::choice::now;
-use super::{Gateways, SessionUsage};
+use super::{Gateways, InUse, SessionUsage};
 use crate::back::throttling::{
     Comparison, DATA, Flow, LEAST_ROUND, Purpose, ROUND_LIMIT, Round, SLOT, Verdict,
 };
@@ -67,7 +67,9 @@ impl Gateways {
         };
         let (network, way) = (self.network(index), index - group.first);
         let mut ways = group.ways.borrow_mut();
-        let may = !ways.has_failed(network, way) && ways.may_compare(network, way, now());
+        // A comparison that cannot begin now would still begin the pause.
+        let may = !group.comparing.get() && !ways.has_failed(network, way);
+        let may = may && ways.may_compare(network, way, now());
         drop(ways);
         if may {
             self.compare(isolation, index, Purpose::Leave);
@@ -86,11 +88,16 @@ impl Gateways {
         let network = self.network(index);
         let (this, isolation) = (self.this.clone(), isolation.clone());
         tokio::task::spawn_local(async move {
-            let mut compared = compared(&this, &isolation, [index, other], purpose).await;
+            let ways = [index, other];
+            let begin = |way| Some(this.upgrade()?.begin(&isolation, way));
+            let sessions = ways.map(begin);
+            let mut compared = compared(&isolation, sessions, purpose).await;
             // A throttled path may fall silent, which ends its session. Exchanges that it still
-            // carries move only by a verdict, so a new session is compared once.
+            // carries move only by a verdict, so new sessions are compared once. They carry no
+            // requests, and their success does not end the suspension of the way.
             if compared.is_none() && has_lost(&this, &isolation, index) {
-                compared = self::compared(&this, &isolation, [index, other], purpose).await;
+                let open = |way| Some((this.upgrade()?.open_unobserved(&isolation, way), None));
+                compared = self::compared(&isolation, ways.map(open), purpose).await;
             }
             let Some(pool) = this.upgrade() else { return };
             if let Some(group) = pool.group(index) {
@@ -184,10 +191,14 @@ impl Watcher {
     }
 }
 
-/// Returns true if a way has no session that takes requests.
+/// Returns true if a key has sessions, and none by this way takes requests. A pool that drains, and
+/// a key that has ended, need no session.
 fn has_lost(pool: &Weak<Gateways>, isolation: &Isolation, index: usize) -> bool {
-    let pool = pool.upgrade();
-    pool.is_some_and(|pool| !pool.is_open(isolation, index))
+    let pool = pool.upgrade().filter(|pool| !pool.draining.get());
+    pool.is_some_and(|pool| {
+        let has_sessions = pool.slots.borrow().keys().any(|(of, _)| of == isolation);
+        has_sessions && !pool.is_open(isolation, index)
+    })
 }
 
 /// Returns the bytes that a session has received, if its connection counts them.
@@ -195,16 +206,17 @@ fn received(session: &dyn Connected) -> Option<u64> {
     session.facts()?.bytes_received()
 }
 
-/// Runs the rounds of a comparison between the ways over datagrams and TCP. Returns the verdict
+/// A session that is compared, and the guard that counts an exchange on it if a key has it.
+type ComparedSession = (Rc<dyn Connected>, Option<InUse>);
+
+/// Runs the rounds of a comparison between sessions over datagrams and TCP. Returns the verdict
 /// with the last round, or `None` if one of them fails or the gateway sends no filler.
 async fn compared(
-    pool: &Weak<Gateways>,
     isolation: &Isolation,
-    ways: [usize; 2],
+    [near, tcp]: [Option<ComparedSession>; 2],
     purpose: Purpose,
 ) -> Option<(Verdict, Round)> {
-    let begin = |index| Some(pool.upgrade()?.begin(isolation, index));
-    let ((near, _near_use), (tcp, _tcp_use)) = (begin(ways[0])?, begin(ways[1])?);
+    let ((near, _near_use), (tcp, _tcp_use)) = (near?, tcp?);
     let established = tokio::time::timeout(ESTABLISH_LIMIT, near.established());
     established.await.ok()?.ok()?;
     tcp.established().await.ok()?;

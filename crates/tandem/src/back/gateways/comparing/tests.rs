@@ -7,7 +7,7 @@ use super::*;
 use crate::back::gateways::doubles::{FakeSession, LIMITS, gateway, run};
 use crate::back::gateways::{PoolLimits, ToGateway, WayEntry};
 use crate::carrier::LocalBoxFuture;
-use crate::error::{Error, Kind, Side};
+use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Sink;
 use crate::path::Facts;
 use crate::stage::Stage;
@@ -88,10 +88,16 @@ impl FakeSession for OverWay {
         sink: &'a mut Sink,
     ) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
+            if self.is_drained.get() {
+                return Err(
+                    Error::new(Kind::Full, Side::Peer, "no more requests").with_retry(Retry::Safe)
+                );
+            }
             let bytes = self.answer(&exchange.request);
             let is_filler = measured(&exchange.request).is_some();
             if is_filler && self.way.ends.take() {
                 self.is_drained.set(true);
+                tokio::time::sleep(Duration::from_millis(self.way.latency.get())).await;
                 return Err(Error::new(Kind::Full, Side::Peer, "no more requests"));
             }
             self.active.set(self.active.get() + 1);
@@ -180,6 +186,12 @@ async fn get(pool: &Rc<Gateways>, path: &str) -> u64 {
     bytes
 }
 
+/// Requests a download in the background.
+fn download(pool: &Rc<Gateways>) -> tokio::task::JoinHandle<u64> {
+    let pool = Rc::clone(pool);
+    tokio::task::spawn_local(async move { get(&pool, "/download").await })
+}
+
 /// Waits, and requests a page. Returns the way that carried it: `"udp"` or `"tcp"`.
 async fn way_after(pool: &Rc<Gateways>, seconds: u64, udp: &Way) -> &'static str {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
@@ -196,10 +208,7 @@ fn throttled_way_is_left_and_used_again_later() {
     run(async {
         let (udp, tcp) = (Way::new(0.25 * MBIT), Way::new(20.0 * MBIT));
         let pool = pool(&udp, &tcp);
-        let download = {
-            let pool = Rc::clone(&pool);
-            tokio::task::spawn_local(async move { get(&pool, "/download").await })
-        };
+        let download = download(&pool);
         assert_eq!(way_after(&pool, 1, &udp).await, "udp");
         // Two seconds of observation, and the comparison.
         assert_eq!(way_after(&pool, 5, &udp).await, "tcp");
@@ -234,10 +243,63 @@ fn way_is_compared_again_if_its_session_has_ended() {
         let (udp, tcp) = (Way::new(0.25 * MBIT), Way::new(20.0 * MBIT));
         udp.ends.set(true);
         let pool = pool(&udp, &tcp);
-        let begun = Instant::now();
-        assert_eq!(get(&pool, "/download").await, DOWNLOAD);
-        assert!(begun.elapsed() < Duration::from_secs(10), "{begun:?}");
-        assert_eq!(way_after(&pool, 1, &udp).await, "tcp");
+        let download = download(&pool);
+        // Two seconds of observation, and the two comparisons.
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert!(pool.groups[0].ways.borrow().is_throttled(None, 0));
+        assert_eq!(way_after(&pool, 0, &udp).await, "tcp");
+        assert_eq!(download.await.expect("it ends"), DOWNLOAD);
+    });
+}
+
+#[test]
+fn second_comparison_leaves_a_broken_way_suspended() {
+    run(async {
+        let (udp, tcp) = (Way::new(0.25 * MBIT), Way::new(20.0 * MBIT));
+        udp.ends.set(true);
+        let pool = pool(&udp, &tcp);
+        let download = download(&pool);
+        while udp.ends.get() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // The way has broken, and TCP takes the requests.
+        pool.groups[0].ways.borrow_mut().failed(None, 0, now());
+        for _ in 0..100 {
+            assert_eq!(way_after(&pool, 0, &udp).await, "tcp");
+        }
+        assert_eq!(download.await.expect("it ends"), DOWNLOAD);
+        assert!(pool.groups[0].ways.borrow().is_throttled(None, 0));
+    });
+}
+
+#[test]
+fn pool_that_drains_repeats_no_comparison() {
+    run(async {
+        let (udp, tcp) = (Way::new(0.25 * MBIT), Way::new(20.0 * MBIT));
+        udp.ends.set(true);
+        let pool = pool(&udp, &tcp);
+        let download = download(&pool);
+        while udp.ends.get() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let filler = udp.filler.get();
+        pool.drain();
+        assert_eq!(download.await.expect("it ends"), DOWNLOAD);
+        assert_eq!(udp.filler.get(), filler);
+    });
+}
+
+#[test]
+fn way_slow_during_a_comparison_is_compared_after_it() {
+    run(async {
+        let (udp, tcp) = (Way::new(0.25 * MBIT), Way::new(20.0 * MBIT));
+        let pool = pool(&udp, &tcp);
+        pool.groups[0].comparing.set(true);
+        let download = download(&pool);
+        assert_eq!(way_after(&pool, 5, &udp).await, "udp");
+        pool.groups[0].comparing.set(false);
+        assert_eq!(way_after(&pool, 5, &udp).await, "tcp");
+        assert_eq!(download.await.expect("it ends"), DOWNLOAD);
     });
 }
 
