@@ -66,12 +66,12 @@ impl AnyAddress {
             true => self.addresses.look_up().await?,
             false => known,
         });
+        // None of them is new, even if another program has kept it from its turn.
+        let before = rest.clone();
         let mut renewal: Option<Renewal<'_>> = None;
-        let (mut tried, mut dials) = (Vec::new(), Vec::new());
-        let (mut failures, mut wrong) = (Vec::new(), None);
+        let (mut dials, mut failures, mut wrong) = (Vec::new(), Vec::new(), None);
         loop {
             if let Some(address) = rest.pop_front() {
-                tried.push(address);
                 dials.push((address, self.dial_one(address, target, isolation)));
             }
             let mut renews = false;
@@ -93,7 +93,7 @@ impl AnyAddress {
                 found = ended(&mut renewal) => {
                     renewal = None;
                     let found = found.unwrap_or_default().into_iter();
-                    rest.extend(found.filter(|it| !tried.contains(it)));
+                    rest.extend(found.filter(|it| !before.contains(it)));
                 }
                 () = tokio::time::sleep(NEXT_ADDRESS), if may_renew || !rest.is_empty() => {
                     renews = rest.is_empty();
@@ -328,6 +328,18 @@ mod tests {
         let error = dial(&way).await.expect_err("another program answers");
         assert_eq!(error.kind, Kind::Tls);
         assert_eq!(*dials.borrow(), [0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wrong_end_ends_later_dials_too() {
+        let (way, dials) = way(&[Answer::Fails(Kind::Tls), Answer::Good]);
+        for pause in [0, 60] {
+            tokio::time::sleep(Duration::from_secs(pause)).await;
+            dials.borrow_mut().clear();
+            let error = dial(&way).await.expect_err("another program answers");
+            assert_eq!(error.kind, Kind::Tls);
+            assert_eq!(*dials.borrow(), [0]);
+        }
     }
 
     #[tokio::test(start_paused = true)]
