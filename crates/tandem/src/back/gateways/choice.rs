@@ -296,11 +296,15 @@ impl Gateways {
             .and_then(self.source.get())
     }
 
-    /// Looks up the gateway's name if it has no address yet. The ways to the gateway then begin
-    /// their race at the same time, and on a known network.
+    /// Looks up the gateway's name if no way has an address yet. The ways to the gateway then begin
+    /// their race at the same time, and on a known network. A way with an address does not wait.
     async fn find(&self, group: &WayGroup) {
-        let addresses = self.gateways[group.first].way.addresses.as_ref();
-        if let Some(addresses) = addresses.filter(|it| it.first().is_none()) {
+        let addresses = |index: usize| self.gateways[index].way.addresses.as_ref();
+        let mut ways = group.entries().map(addresses);
+        if ways.any(|way| way.is_none_or(|way| way.first().is_some())) {
+            return;
+        }
+        if let Some(addresses) = addresses(group.first) {
             // The dial tells of a failure.
             let _ = addresses.look_up().await;
         }

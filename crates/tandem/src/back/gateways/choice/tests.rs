@@ -270,12 +270,17 @@ impl Scene {
 
     /// Creates a scene whose gateway has these addresses.
     fn at(addresses: &Addresses, takes: [u32; 3]) -> Self {
+        Self::at_each([0; 3].map(|_| addresses.clone()), takes)
+    }
+
+    /// Creates a scene whose ways lead to these addresses.
+    fn at_each(addresses: [Addresses; 3], takes: [u32; 3]) -> Self {
         let ways = [0, 1, 2].map(|at| Rc::new(Way::new(takes[at] * MS, at < TLS)));
         let gateway = |(index, way): (usize, &Rc<Way>)| {
             let entry = WayEntry {
                 is_alternative: index > 0,
                 is_datagrams: way.is_datagrams,
-                addresses: Some(addresses.clone()),
+                addresses: Some(addresses[index].clone()),
             };
             let way = Rc::clone(way);
             gateway(move |_| connect(&way), entry)
@@ -340,6 +345,24 @@ fn ways_to_a_name_race_on_a_known_network() {
         assert_eq!(scene.get(&Isolation::none()).await, QUIC);
         let slots = scene.pool.slots.borrow();
         assert!(slots.values().all(|slot| slot.network.is_some()));
+    });
+}
+
+#[test]
+fn way_with_an_address_waits_for_no_look_up() {
+    run(async {
+        let asked = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let noted = std::sync::Arc::clone(&asked);
+        let names = Names::new(move |_| {
+            noted.store(true, std::sync::atomic::Ordering::SeqCst);
+            Ok(vec![([192, 0, 2, 99], 0).into()])
+        });
+        let named = names.addresses("gw.example", 1);
+        let given = Addresses::given(([192, 0, 2, 99], 1).into());
+        let scene = Scene::at_each([named.clone(), named, given], [5000, 5000, 10]);
+        assert_eq!(scene.get(&Isolation::none()).await, TLS);
+        // The dials of the other ways look the name up, and those of this scene do not.
+        assert!(!asked.load(std::sync::atomic::Ordering::SeqCst));
     });
 }
 
