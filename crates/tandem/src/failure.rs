@@ -127,11 +127,13 @@ pub fn is_refusal(head: &ResponseHead) -> bool {
 }
 
 /// Returns true if a proxy of the pair tells that a connection on the way failed or ended, or that
-/// it is busy. A later request may then get its response.
+/// it is busy. A later request may then get its response. A relay that cannot look up the name of
+/// its next hop looks it up again.
 pub fn is_outage(head: &ResponseHead) -> bool {
     nearest_error(head).is_some_and(|(who, error)| {
         let is_own = SERVING_ROLES.iter().any(|role| role.as_str() == who);
         let passes = match head.status {
+            502 if who == RoleName::Relay.as_str() && error == "dns_error" => true,
             502 | 504 => matches!(
                 error,
                 "connection_refused"

@@ -60,10 +60,11 @@ pub(super) enum Answer {
 }
 
 /// Returns whether an error of the request for the rest means that another attempt may succeed. A
-/// gateway that ends refuses sessions and requests until the next one listens.
+/// gateway that ends refuses sessions and requests until the next one listens. The name of a
+/// gateway may be looked up again in a moment.
 fn is_passing(error: &Error) -> bool {
     let is_peer = matches!(error.side, Side::Peer | Side::Via);
-    is_break(error) || (is_peer && matches!(error.kind, Kind::Busy | Kind::Full))
+    is_break(error) || (is_peer && matches!(error.kind, Kind::Busy | Kind::Full | Kind::Dns))
 }
 
 impl RestRequest {

@@ -281,6 +281,8 @@ async fn error_page_of_a_relay_is_another_break() {
         (502, lost, true),
         (504, "gateway; error=connection_timeout", true),
         (503, "relay; error=connection_limit_reached", true),
+        (502, "relay; error=dns_error", true),
+        (502, "gateway; error=dns_error", false),
         (502, "relay; error=connection_limit_reached", false),
         (502, "relay; error=http_protocol_error", false),
         (502, "cdn; error=connection_refused", false),
@@ -340,8 +342,8 @@ async fn refused_or_cancelled_download_is_not_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn busy_gateway_gets_another_request_for_the_rest() {
-    for kind in [Kind::Busy, Kind::Full] {
+async fn rest_is_asked_again_of_a_busy_or_unknown_gateway() {
+    for kind in [Kind::Busy, Kind::Full, Kind::Dns] {
         let busy = || Error::new(kind, Side::Peer, "busy");
         let (got, asked) = run(get(), [first(4), failing(busy()), rest(4)]).await;
         assert_eq!((got, asked.len()), (whole(), 3));
