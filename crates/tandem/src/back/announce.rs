@@ -116,6 +116,7 @@ impl Announcer {
             return;
         }
         self.problems.set(&self.gateway, None);
+        self.problems.set(&self.name(), None);
         if !self.may_speak() {
             return;
         }
@@ -142,7 +143,13 @@ impl Announcer {
             });
         self.answers.set(Some(false));
         let problem = explain(&self.gateway, error);
-        self.problems.set(&self.gateway, Some(&problem));
+        let is_of_name = (error.side, error.kind) == (Side::Peer, Kind::Dns);
+        let (of_name, of_gateway) = match is_of_name {
+            true => (Some(&*problem), None),
+            false => (None, Some(&*problem)),
+        };
+        self.problems.set(&self.name(), of_name);
+        self.problems.set(&self.gateway, of_gateway);
         if repeated || !self.may_speak() {
             return;
         }
@@ -167,6 +174,13 @@ impl Announcer {
     /// Returns the session protocol and the transport.
     pub fn protocol(&self) -> &str {
         &self.protocol
+    }
+
+    /// Returns the part with the problem that the gateway's name has no address. All ways to the
+    /// gateway share it, and each one that works ends it.
+    fn name(&self) -> String {
+        let host = self.gateway.rsplit_once(':').map(|(host, _)| host);
+        format!("the name {}", host.unwrap_or(&self.gateway))
     }
 
     /// Counts a line. Returns false if the current window has too many lines already.
@@ -206,6 +220,29 @@ mod tests {
         assert!(problems().is_empty());
         announcer.down(&error);
         assert_eq!(problems().len(), 1);
+    }
+
+    #[test]
+    fn way_that_works_ends_the_problem_of_the_name() {
+        let problems = Arc::<Problems>::default();
+        let way = |port| Announcer {
+            gateway: format!("gw.example:{port}"),
+            problems: Arc::clone(&problems),
+            ..announcer()
+        };
+        let (tcp, udp) = (way(443), way(444));
+        let unknown = Error::new(Kind::Dns, Side::Peer, "no such name");
+        tcp.down(&unknown);
+        udp.down(&unknown);
+        assert_eq!(problems.list().len(), 1);
+        udp.up(None);
+        assert!(problems.list().is_empty(), "{:?}", problems.list());
+        // The failure of one way is not that of another one.
+        tcp.down(&Error::new(Kind::ConnectionRefused, Side::Peer, "refused"));
+        udp.down(&unknown);
+        udp.up(None);
+        assert_eq!(problems.list().len(), 1);
+        assert!(problems.list()[0].contains("refused"));
     }
 
     #[test]
