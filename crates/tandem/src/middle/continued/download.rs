@@ -16,7 +16,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use tandem_http::cache::rest::{MAX_SKIPPED, Rest};
+use tandem_http::cache::rest::Rest;
 use tokio::time::Instant;
 
 use super::rest_request::{Answer, RestRequest};
@@ -36,7 +36,8 @@ pub(super) const PAUSES: [Duration; 6] = [
     Duration::from_secs(8),
 ];
 
-/// The bytes that a request for the rest must bring, so that the first wait is the next one again.
+/// The bytes that must arrive after a request for the rest, so that the first wait is the next one
+/// again. The present reply may bring them.
 pub(super) const PROGRESS: u64 = 64 << 10;
 
 /// The time from a break within which the request after the next one waits as well. A gateway may
@@ -46,6 +47,11 @@ const CALM: Duration = Duration::from_secs(5);
 /// The responses with the head of the rest and no byte of it that end a download, without
 /// [`PROGRESS`] between them. An origin may announce more bytes than it has.
 const MOST_EMPTY: usize = 2;
+
+/// The bytes that the present reply brings at most between the request for the rest and its head.
+/// They come twice. A throttled path brings up to 1 MB in a second, and the head of the rest may
+/// take that long on a path by satellite.
+pub(super) const MAX_REPEATED: u64 = 1 << 20;
 
 /// A response that can be continued.
 pub(super) struct Download {
@@ -221,7 +227,7 @@ impl Download {
         let repeated = self.request.as_ref().map_or(0, |it| it.since(&self.rest));
         if self.rest.left() == 0 {
             self.request = None;
-        } else if repeated > MAX_SKIPPED {
+        } else if repeated > MAX_REPEATED {
             self.stay();
         }
         Ok(match data.is_empty() {

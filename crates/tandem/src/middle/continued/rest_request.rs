@@ -146,10 +146,13 @@ impl RestRequest {
         let Some(sent) = self.sent.take() else {
             return Answer::Failed;
         };
-        let skipped = sent.rest.skipped(head).map(|skipped| skipped + since);
-        match skipped.filter(|skipped| *skipped <= MAX_SKIPPED) {
-            Some(skipped) => Answer::Rest(sent.reply, skipped),
-            None => Answer::Refused,
+        match sent.rest.skipped(head) {
+            // It begins at the byte that was requested. The download bounds the later bytes.
+            Some(0) => Answer::Rest(sent.reply, since),
+            Some(skipped) if skipped + since <= MAX_SKIPPED => {
+                Answer::Rest(sent.reply, skipped + since)
+            }
+            _ => Answer::Refused,
         }
     }
 }

@@ -4,11 +4,13 @@ use std::cell::Cell;
 
 use tandem_http::cache::rest::MAX_SKIPPED;
 
+use super::super::download::MAX_REPEATED;
 use super::*;
 
 /// The time after which a reply that has proposed a move goes on.
 const LATER: Duration = Duration::from_secs(5);
 const MAX: usize = MAX_SKIPPED as usize;
+const REPEATED: usize = MAX_REPEATED as usize;
 const STEP: usize = PROGRESS as usize;
 
 /// A step of a reply.
@@ -283,11 +285,11 @@ async fn bytes_before_the_head_of_the_rest_come_once() {
 
 #[tokio::test(start_paused = true)]
 async fn repeated_bytes_of_a_move_are_bounded() {
-    let file = file(4 * MAX);
+    let file = file(2 * REPEATED);
     // The bytes before the proposal, those that come twice, and whether a part is requested.
     for (before, since, is_part, moves) in [
-        (2 * MAX, MAX, true, true),
-        (2 * MAX, MAX + 1, true, false),
+        (2 * MAX, REPEATED, true, true),
+        (2 * MAX, REPEATED + 1, true, false),
         (STEP, MAX - STEP, false, true),
         (STEP, MAX - STEP + 1, false, false),
     ] {
@@ -313,8 +315,25 @@ async fn repeated_bytes_of_a_move_are_bounded() {
         let expected = if moves { 2 } else { 3 };
         assert_eq!(begun.elapsed(), expected * LATER, "{before} {since}");
         let repeated = steps.bytes.get() - file.len();
-        assert_eq!(repeated, if moves { MAX } else { 0 });
+        let most = if is_part { REPEATED } else { MAX };
+        assert_eq!(repeated, if moves { most } else { 0 });
     }
+}
+
+/// A throttled path by satellite has a high rate and a long round trip. The verdict comes once.
+#[tokio::test(start_paused = true)]
+async fn download_leaves_a_fast_throttled_path() {
+    const PIECE: usize = 20_000;
+    let file = file(4 << 20);
+    let mut first = vec![file_head(&file), bytes(&file[..STEP]), Propose];
+    for piece in file[STEP..].chunks(PIECE) {
+        // Slightly less than 8 Mbit/s.
+        first.extend([Wait(Duration::from_millis(21)), bytes(piece)]);
+    }
+    let head_after = Duration::from_millis(900);
+    let (got, asked, time) = download([first, tail(&file, STEP, head_after)]).await;
+    assert!(got.body == file && got.error.is_none());
+    assert_eq!((asked.len(), time), (1, head_after));
 }
 
 /// The bytes that are there precede the limit.
