@@ -31,6 +31,9 @@ fuzz_target!(|bytes: &[u8]| {
         max_streams: 8,
         memory: 64 << 10,
         initial_credit: 4 << 10,
+        // The pool has enough for some of them.
+        first_window: 6 << 10,
+        offered_streams: if mode & 8 == 0 { 0 } else { 4 },
         send_buffer: 16 << 10,
         keep_alive: (mode & 4 != 0).then_some(Duration::from_secs(5)),
         ..Config::default()
@@ -54,7 +57,7 @@ impl Run {
     fn play(&mut self, mut script: &[u8]) {
         while let [action, number, len, rest @ ..] = script {
             let (data, rest) = rest.split_at(usize::from(*len).min(rest.len()));
-            self.step(action % 10, *number, data);
+            self.step(action % 11, *number, data);
             self.settle();
             script = rest;
         }
@@ -89,6 +92,7 @@ impl Run {
             ),
             7 => self.now += Duration::from_millis(u64::from(number) * 8),
             8 => self.tunnel.path_changed(self.now),
+            9 => self.offer(number, data),
             _ => drop(self.id(number).map(|id| self.tunnel.prioritise(id, number))),
         }
     }
@@ -120,6 +124,18 @@ impl Run {
         };
         let mut datagram = Vec::new();
         Segment::Stream(segment).encode(&mut datagram);
+        let _ = self.tunnel.handle_input(self.now, &datagram, false);
+    }
+
+    /// Makes the peer offer windows for streams of this end.
+    fn offer(&mut self, number: u8, data: &[u8]) {
+        let below = data
+            .iter()
+            .take(4)
+            .fold(0, |below, byte| below << 8 | u32::from(*byte));
+        let window = u16::from(number) << (number & 8);
+        let mut datagram = Vec::new();
+        Segment::Offer { window, below }.encode(&mut datagram);
         let _ = self.tunnel.handle_input(self.now, &datagram, false);
     }
 

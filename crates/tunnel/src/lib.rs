@@ -10,11 +10,13 @@
 //! - [`Tunnel`]: one end; streams on one side, datagrams on the other.
 //! - `send`, `recv`: the halves of a stream: scoreboard (RFC 6675), reassembly, windows.
 //! - `recovery`: loss detection over all streams (RACK-TLP, RFC 8985).
+//! - `offers`: windows for streams that the peer will open.
 //! - `flow`, `congestion`: CUBIC (RFC 9438) or BBR, for the tunnel as a whole or for each stream.
 //! - `pmtu`: the path's largest datagram (RFC 8899); `ecn`: congestion marks on it (RFC 3168).
 //!
 //! The tunnel has no handshake: the carrier has proved the peer, so a stream begins with its first
-//! data.
+//! data. The end that opens a stream tells its window there. The other end tells its own window in
+//! advance by an offer, or else with its first acknowledgement, a round trip later.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -23,6 +25,7 @@ pub mod wire;
 
 mod ecn;
 mod flow;
+mod offers;
 mod pmtu;
 mod pool;
 mod ranges;

@@ -36,6 +36,16 @@ impl Pool {
         granted
     }
 
+    /// Takes `wanted` bytes for a stream that does not exist yet, or none. They are bounded like
+    /// those of [`Self::reserve_share`].
+    pub(crate) fn reserve_whole(&mut self, wanted: u64) -> bool {
+        let granted = self.reserve_share(wanted);
+        if granted < wanted {
+            self.release(granted);
+        }
+        granted == wanted
+    }
+
     /// Gives bytes back.
     pub(crate) fn release(&mut self, bytes: u64) {
         debug_assert!(bytes <= self.used, "{bytes} of {}", self.used);

@@ -26,7 +26,7 @@ const LEAST_PIECES: u64 = 64;
 /// its own, which the pool does not count.
 const PIECE: u64 = 512;
 /// The units of the window on the wire.
-const WINDOW_UNIT: u64 = 1024;
+pub(crate) const WINDOW_UNIT: u64 = 1024;
 
 /// A violation of the protocol by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,11 +101,31 @@ impl RecvHalf {
     pub(crate) fn widen(&mut self, window: u64, pool: &mut Pool) {
         let wanted = window.min(self.max_window).saturating_sub(self.limit);
         let granted = pool.reserve_share(wanted);
-        if granted >= WINDOW_UNIT {
+        self.open_to(self.limit + granted);
+    }
+
+    /// Opens the window up to `limit`. Returns false, and takes nothing, if the pool has too few
+    /// bytes for that.
+    pub(crate) fn open_whole(&mut self, limit: u64, pool: &mut Pool) -> bool {
+        // A peer that has told the end has no use for more.
+        if self.end.is_some() || limit <= self.limit {
+            return true;
+        }
+        let reserved = pool.reserve_whole(limit - self.limit);
+        if reserved {
+            self.open_to(limit);
+        }
+        reserved
+    }
+
+    /// Opens the window up to `limit`. The pool has given the bytes. The next segment of the stream
+    /// tells the peer.
+    pub(crate) fn open_to(&mut self, limit: u64) {
+        if limit >= self.limit + WINDOW_UNIT {
             self.ack = AckState::Now;
         }
-        self.limit += granted;
-        self.window += granted;
+        self.limit = self.limit.max(limit);
+        self.window = self.window.max(self.limit - self.read);
     }
 
     /// Gives all memory back; the half is of no use afterwards.
@@ -437,6 +457,20 @@ mod tests {
         let mut half = RecvHalf::new(16 << 10, 32 << 10, &mut pool);
         half.widen(48 << 10, &mut pool);
         assert_eq!(half.take_ack(0).window, 32, "the largest window");
+    }
+
+    #[test]
+    fn recv_half_opens_a_whole_window_or_nothing() {
+        let mut pool = Pool::new(1 << 20);
+        let mut half = RecvHalf::new(16 << 10, 1 << 20, &mut pool);
+        assert!(!half.open_whole(128 << 10, &mut pool), "more than a share");
+        assert_eq!((half.limit, pool.used()), (16 << 10, 16 << 10));
+        assert!(half.open_whole(48 << 10, &mut pool));
+        assert!(half.open_whole(32 << 10, &mut pool));
+        assert_eq!((half.limit, pool.used()), (48 << 10, 48 << 10));
+        half.on_data(MS, 0, b"all", true).expect("in the window");
+        assert!(half.open_whole(128 << 10, &mut pool), "of no use");
+        assert_eq!((half.limit, pool.used()), (48 << 10, 48 << 10));
     }
 
     #[test]

@@ -21,6 +21,15 @@ pub enum Side {
     Server,
 }
 
+impl Side {
+    pub(crate) const fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}
+
 /// The number of a stream, which is used once in a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub(crate) u32);
@@ -30,8 +39,9 @@ impl StreamId {
         Self(index << 1 | side as u32)
     }
 
-    const fn index(self) -> u64 {
-        (self.0 >> 1) as u64
+    /// Returns the number of streams that its opener has numbered before it.
+    pub(crate) const fn index(self) -> u32 {
+        self.0 >> 1
     }
 
     /// Returns the end that opened the stream.
@@ -158,10 +168,16 @@ pub(crate) struct PeerIds {
 const MAX_MISSING: u64 = 1 << 14;
 
 impl PeerIds {
+    /// Returns whether a number was seen.
+    pub(crate) fn has_seen(&self, id: StreamId) -> bool {
+        let index = u64::from(id.index());
+        index < self.next && self.unseen.containing(index).is_none()
+    }
+
     /// Notes a number; returns whether it is a new one, or `None` if too many are missing before
     /// it.
     pub(crate) fn see(&mut self, id: StreamId) -> Option<bool> {
-        let index = id.index();
+        let index = u64::from(id.index());
         if index < self.next {
             let is_new = self.unseen.remove(index);
             self.missing -= u64::from(is_new);

@@ -13,8 +13,24 @@
 //!  DATA or FIN:  | payload |
 //! ```
 //!
-//! Other segments concern the tunnel: path probes and their replies, the close, and the count of
-//! datagrams that arrived with a congestion mark (RFC 3168).
+//! Other segments concern the tunnel: path probes and their replies, the close, the count of
+//! datagrams that arrived with a congestion mark (RFC 3168), and offers.
+//!
+//! An offer gives a window to streams that the peer opens, before their first segments:
+//!
+//! ```text
+//!  0        8                  24                              56
+//!  | 0x84   | window in KiB    | index of the first stream beyond the offer |
+//! ```
+//!
+//! It concerns each stream that the receiver of the offer opens, if the stream's index is lower.
+//! The index is the stream's number without its last bit. Such a stream may send so much at once,
+//! and not the first credit only. All offers of an end have one window, and a lower index than
+//! before says nothing new. Offers can thus be lost, repeated and reordered.
+//!
+//! A reader ends a datagram at a segment of an unknown kind, acts on the segments before it, and
+//! goes on with the next datagram. A kind that older peers do not know, as the offer, therefore
+//! stands last in its datagram.
 //!
 //! Offsets are 64 bits wide at both ends. The wire carries the low 32 bits, and [`expand`] restores
 //! the rest from the offset that the receiver expects (RFC 793, section 3.3, without the wrap).
@@ -35,6 +51,7 @@ const PROBE: u8 = 0x80;
 const PROBE_REPLY: u8 = 0x81;
 const CLOSE: u8 = 0x82;
 const MARKS: u8 = 0x83;
+const OFFER: u8 = 0x84;
 
 /// Bytes of a stream segment before its optional parts.
 pub(crate) const STREAM_HEADER: usize = 6;
@@ -46,6 +63,8 @@ pub(crate) const ACK_HEADER: usize = 8;
 pub(crate) const BLOCK: usize = 8;
 /// Bytes of a probe without padding.
 pub(crate) const PROBE_HEADER: usize = 7;
+/// Bytes of an offer.
+pub(crate) const OFFER_LEN: usize = 7;
 
 /// The error of a datagram that is no sequence of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -137,6 +156,13 @@ pub enum Segment<'a> {
         /// The count.
         count: u32,
     },
+    /// A window for streams that the receiver of this segment opens. It stands last in a datagram.
+    Offer {
+        /// The bytes that such a stream may send before its first acknowledgement, in KiB.
+        window: u16,
+        /// The index of the first stream without this window.
+        below: u32,
+    },
 }
 
 impl Segment<'_> {
@@ -153,6 +179,11 @@ impl Segment<'_> {
             Self::ProbeReply { id } => tagged(out, PROBE_REPLY, id),
             Self::Close { code } => tagged(out, CLOSE, code),
             Self::Marks { count } => tagged(out, MARKS, count),
+            Self::Offer { window, below } => {
+                out.push(OFFER);
+                out.extend_from_slice(&window.to_be_bytes());
+                out.extend_from_slice(&below.to_be_bytes());
+            }
         }
     }
 }
@@ -254,6 +285,10 @@ impl<'a> Segments<'a> {
             PROBE_REPLY => Segment::ProbeReply { id: self.u32()? },
             CLOSE => Segment::Close { code: self.u32()? },
             MARKS => Segment::Marks { count: self.u32()? },
+            OFFER => Segment::Offer {
+                window: self.u16()?,
+                below: self.u32()?,
+            },
             flags if flags & !STREAM_FLAGS == 0 && flags & (DATA | FIN) != FIN => {
                 Segment::Stream(self.stream(flags)?)
             }
@@ -387,6 +422,15 @@ mod tests {
     }
 
     #[test]
+    fn encoded_offer_layout_is_fixed() {
+        let mut out = Vec::new();
+        let (window, below) = (0x0102, 0x0a0b_0c0d);
+        Segment::Offer { window, below }.encode(&mut out);
+        assert_eq!(out, [0x84, 1, 2, 0x0a, 0x0b, 0x0c, 0x0d]);
+        assert_eq!(out.len(), OFFER_LEN);
+    }
+
+    #[test]
     fn segment_reader_refuses_bad_segments() {
         let read = |bytes: &[u8]| Segments::new(bytes).collect::<Result<Vec<_>, _>>().err();
         assert_eq!(read(&[0x40]), Some(WireError::Flags(0x40)));
@@ -440,7 +484,9 @@ mod tests {
                 segment.encode(&mut out);
                 sent.push(segment);
             }
-            for segment in [Segment::Probe { id: ack, padding: 9 }, Segment::Close { code: 1 }] {
+            let offer = Segment::Offer { window: ack as u16, below: ack };
+            let probe = Segment::Probe { id: ack, padding: 9 };
+            for segment in [probe, Segment::Close { code: 1 }, offer] {
                 segment.encode(&mut out);
                 sent.push(segment);
             }

@@ -77,6 +77,7 @@ impl Tunnel {
             Segment::ProbeReply { id } => self.on_probe_reply(now, id),
             Segment::Close { code } => self.end(Closed::Peer(code)),
             Segment::Marks { count } => self.on_marks(now, count),
+            Segment::Offer { window, below } => self.on_offer(window, below),
         }
         Ok(())
     }
@@ -124,7 +125,7 @@ impl Tunnel {
             if !self.may_open(id, segment)? {
                 return Ok(());
             }
-            let stream = self.new_stream(now);
+            let stream = self.new_stream(now, id);
             self.streams.insert(id.0, stream);
             self.peer_streams += 1;
             self.events.push_back(Event::Opened(id));
@@ -156,7 +157,7 @@ impl Tunnel {
     /// Returns whether a segment for an unknown stream opens one.
     fn may_open(&mut self, id: StreamId, segment: &StreamSegment<'_>) -> Result<bool, InputError> {
         if id.opener() == self.side {
-            if id.get() >> 1 >= self.next_index {
+            if id.index() >= self.next_index {
                 return Err(InputError::Violation(
                     "a stream of ours that was not opened",
                 ));
@@ -188,6 +189,7 @@ impl Tunnel {
     }
 
     fn refuse(&mut self, id: StreamId, code: u32) {
+        self.pool.release(self.offers.on_opened(id.index()));
         self.ended.insert(id, Fate::Reset(code));
         self.acks.ended.insert(id.get());
         self.events.push_back(Event::Refused(id));

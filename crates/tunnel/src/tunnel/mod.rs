@@ -9,6 +9,7 @@
 
 mod ending;
 mod input;
+mod offers;
 mod output;
 mod state;
 mod timers;
@@ -24,6 +25,7 @@ use self::state::{Acks, Control, Timing};
 use crate::congestion::{Algorithm, Controller, INITIAL_PACKETS};
 use crate::ecn::Ecn;
 use crate::flow::Flow;
+use crate::offers::{Allowed, Offers};
 use crate::pmtu::{BASE, PathMtu};
 use crate::pool::Pool;
 use crate::recovery::Recovery;
@@ -68,6 +70,9 @@ pub struct Config {
     /// The receive window in bytes that this end offers with its first segment of a stream, as far
     /// as the memory permits.
     pub first_window: u64,
+    /// The streams of the peer to which this end gives the first receive window before they open.
+    /// Each takes its window from the memory as soon as it is offered.
+    pub offered_streams: u32,
     /// The largest receive window of a stream in bytes; at most 64 MiB.
     pub max_window: u64,
     /// The bytes that one stream buffers before they are acknowledged.
@@ -89,6 +94,7 @@ impl Default for Config {
             memory: 64 << 20,
             initial_credit: 16 << 10,
             first_window: 256 << 10,
+            offered_streams: 0,
             max_window: 16 << 20,
             send_buffer: 4 << 20,
             max_datagram: 1452,
@@ -207,6 +213,8 @@ pub struct Tunnel {
     peer_streams: usize,
     ended: Ended,
     pool: Pool,
+    offers: Offers,
+    allowed: Allowed,
     rtt: Rtt,
     recovery: Recovery,
     /// The flow of all streams, where they are coupled.
@@ -240,6 +248,8 @@ impl Tunnel {
             peer_streams: 0,
             ended: Ended::default(),
             pool: Pool::new(config.memory),
+            offers: Offers::new(&config),
+            allowed: Allowed::default(),
             rtt: Rtt::default(),
             recovery: Recovery::default(),
             flow: None,
@@ -303,13 +313,19 @@ impl Tunnel {
         Flow::new(controller, segment, now)
     }
 
-    fn new_stream(&mut self, now: Duration) -> Stream {
+    fn new_stream(&mut self, now: Duration, id: StreamId) -> Stream {
         let credit = self.config.initial_credit;
         let flow =
             (self.config.coupling == Coupling::PerStream).then(|| Box::new(self.new_flow(now)));
         let mut recv = RecvHalf::new(credit, self.config.max_window, &mut self.pool);
+        let limit = if id.opener() == self.side {
+            credit.max(self.allowed.window(id.index()))
+        } else {
+            recv.open_to(credit + self.offers.on_opened(id.index()));
+            credit
+        };
         recv.widen(self.config.first_window, &mut self.pool);
-        Stream::new(SendHalf::new(credit), recv, flow)
+        Stream::new(SendHalf::new(limit), recv, flow)
     }
 
     /// Opens a stream. The peer learns of it with its first data.
@@ -320,7 +336,7 @@ impl Tunnel {
         }
         let id = StreamId::new(self.side, self.next_index);
         self.next_index += 1;
-        let stream = self.new_stream(now);
+        let stream = self.new_stream(now, id);
         self.streams.insert(id.0, stream);
         Ok(id)
     }
@@ -435,6 +451,7 @@ impl Tunnel {
             self.acks = Acks::default();
             self.recovery = Recovery::default();
             self.pool = Pool::new(0);
+            self.offers = Offers::default();
             self.events.clear();
             self.events.push_back(Event::Closed(reason));
         }

@@ -13,8 +13,8 @@ use crate::send::Piece;
 use crate::stream::{Fate, StreamId};
 use crate::unsent::unsent_limit;
 use crate::wire::{
-    ACK_HEADER, BLOCK, DATA_HEADER, Data, MAX_BLOCKS, PROBE_HEADER, STREAM_HEADER, Segment,
-    StreamSegment,
+    ACK_HEADER, BLOCK, DATA_HEADER, Data, MAX_BLOCKS, OFFER_LEN, PROBE_HEADER, STREAM_HEADER,
+    Segment, StreamSegment,
 };
 
 /// The least room for data, in bytes, that justifies another segment at the end of a datagram.
@@ -36,7 +36,9 @@ impl Tunnel {
             self.is_path_probe = true;
             return self.count_datagram(now, out);
         }
-        let size = self.pmtu.current();
+        self.top_up_offers();
+        let offers = self.offers.is_due(now, &self.rtt);
+        let size = self.pmtu.current() - if offers { OFFER_LEN } else { 0 };
         let before = (self.recovery.next_number(), self.control.next_probe);
         let probes_windows = !self.control.window_probes.is_empty();
         self.write_control(now, out);
@@ -44,6 +46,10 @@ impl Tunnel {
         self.write_acks(out, size);
         self.write_window_probes(out, size);
         self.write_data(now, out, size);
+        // No datagram leaves for an offer alone.
+        if offers && !out.is_empty() {
+            self.offers.take(now).encode(out);
+        }
         if probes_windows || before != (self.recovery.next_number(), self.control.next_probe) {
             self.timing.asked.get_or_insert(now);
         }

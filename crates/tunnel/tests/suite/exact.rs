@@ -12,15 +12,23 @@ use tandem_tunnel::{Algorithm, Config, Coupling, Event, Side, StreamId};
 
 use crate::path::{MS, Path, pattern};
 
+/// The bytes that a stream may always send.
+const CREDIT: u64 = 4 << 10;
+
 fn configs() -> impl Strategy<Value = Config> {
     let coupling = prop_oneof![Just(Coupling::Coupled), Just(Coupling::PerStream)];
     let algorithm = prop_oneof![Just(Algorithm::Cubic), Just(Algorithm::Bbr)];
-    (coupling, algorithm, 16u64..2000).prop_map(|(coupling, algorithm, memory)| Config {
-        coupling,
-        algorithm,
-        memory: memory << 10,
-        initial_credit: 4 << 10,
-        ..Config::default()
+    let offers = (0u32..8, 0u64..64);
+    (coupling, algorithm, 16u64..2000, offers).prop_map(|(coupling, algorithm, memory, offers)| {
+        Config {
+            coupling,
+            algorithm,
+            memory: memory << 10,
+            initial_credit: CREDIT,
+            offered_streams: offers.0,
+            first_window: offers.1 << 10,
+            ..Config::default()
+        }
     })
 }
 
@@ -171,6 +179,12 @@ proptest! {
             !both && !model.reset.contains(id)
         });
         prop_assert!(path.client.tunnel.open_streams() <= open.count());
+        // All memory is back, except for the windows of the next streams.
+        for end in [&path.client, &path.server] {
+            let offered = config.first_window.saturating_sub(CREDIT);
+            let offered = u64::from(config.offered_streams) * offered;
+            prop_assert!(end.tunnel.open_streams() > 0 || end.tunnel.memory() <= offered);
+        }
     }
 }
 
