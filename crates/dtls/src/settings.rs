@@ -19,6 +19,11 @@ const MAX_RECORDS: usize = 64;
 /// dimpl accepts a message of at most 50 records, which are smaller than the datagrams.
 pub(crate) const SCRATCH: usize = 50 * LARGEST;
 
+/// The streams of a gateway to which a client gives the first receive window in advance. On a path
+/// of 20 Mbit/s and 400 ms, as many pushes of 16 KiB leave within a round trip. Their windows take
+/// 15 MiB of the pool, which leaves its other streams 49 MiB.
+const OFFERED_STREAMS: u32 = 64;
+
 /// The settings that associations share.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -65,6 +70,13 @@ impl Settings {
         let tunnel = &mut self.tunnel;
         let window = u64::from(window).max(tunnel.initial_credit);
         tunnel.max_window = tunnel.max_window.min(window);
+        self
+    }
+
+    /// Gives the streams that the peer opens their first receive window in advance. It is for
+    /// clients, whose gateways open streams with long content: pushes.
+    pub fn with_offers(mut self) -> Self {
+        self.tunnel.offered_streams = OFFERED_STREAMS;
         self
     }
 

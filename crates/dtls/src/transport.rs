@@ -86,6 +86,16 @@ fn settings(
         .map_err(|problem| TlsError::Config(rustls::Error::General(problem)).into())
 }
 
+fn client_settings(endpoint: &Endpoint, context: &DialContext) -> Result<Settings, TransportError> {
+    let settings = settings(endpoint, &context.congestion, context.timeout, false)?
+        .with_stream_window(context.stream_window);
+    Ok(match endpoint.session {
+        SessionKind::H3 => settings.with_offers(),
+        // Without pushes, a gateway opens no streams.
+        _ => settings,
+    })
+}
+
 impl Provider for DtlsProvider {
     fn name(&self) -> &'static str {
         "dtls"
@@ -129,8 +139,7 @@ impl Dials for DtlsProvider {
         let name = ServerName::try_from(name)
             .map_err(|_| endpoint.bad("its host name cannot stand in a certificate"))?;
         Ok(Rc::new(Dialling {
-            settings: settings(endpoint, &context.congestion, context.timeout, false)?
-                .with_stream_window(context.stream_window),
+            settings: client_settings(endpoint, &context)?,
             verifier: gateway_verifier(endpoint.option("ca"))?,
             identity: own.transpose()?,
             name,
@@ -398,7 +407,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::{Wake, Waker};
 
-    use tandem::renewal::Renewable;
+    use tandem::renewal::{Renewable, Renewals};
+    use tandem::transport::tcp::Tcp;
 
     use super::*;
     use crate::certificates::anonymous;
@@ -465,6 +475,29 @@ mod tests {
             }
             assert_eq!((begun, woken.0.load(Ordering::Relaxed)), expected);
         }
+    }
+
+    #[test]
+    fn client_offers_windows_where_its_gateway_may_push() {
+        let offered = |endpoint: &str| {
+            let context = DialContext {
+                streams: Rc::new(Tcp {
+                    options: None,
+                    pinned: None,
+                }),
+                congestion: String::new(),
+                stream_window: u32::MAX,
+                early_data: false,
+                may_move: true,
+                timeout: IDLE,
+                renewals: Renewals::default(),
+            };
+            let endpoint = endpoint.parse().expect("an endpoint");
+            let settings = client_settings(&endpoint, &context).expect("settings");
+            settings.tunnel.offered_streams
+        };
+        assert_eq!(offered("h3+dtls://gateway.example:443"), 64);
+        assert_eq!(offered("http+dtls://gateway.example:443"), 0);
     }
 
     fn port() -> (Port, SocketAddr) {
