@@ -84,6 +84,7 @@ fn check(pair: &Pair, old: &mut Client, echo: &Scene) {
 #[test]
 fn tunnels_that_are_not_read_stop_no_others() {
     for session in ["h2", "h3", "spdy3.1", "spdy3"] {
+        println!("{session}");
         let ((full, told), echo) = (endless(0), echo());
         let pair = Pair::with(session, small_gateway, small_client);
         let mut old = tunnel(pair.http, &echo);
@@ -101,6 +102,7 @@ fn tunnels_that_are_not_read_stop_no_others() {
 #[test]
 fn tunnels_stuck_at_the_origin_stop_no_others() {
     for session in ["h2", "h3", "spdy3.1", "spdy3"] {
+        println!("{session}");
         let gate = Arc::new(Gate::default());
         let _opened = Opened(Arc::clone(&gate));
         let (deaf, echo) = (deaf(&gate), echo());
