@@ -66,6 +66,8 @@ struct State {
     is_private: bool,
     /// The connections that are open.
     open: usize,
+    /// The connections whose early data have no answer yet.
+    unanswered: usize,
     /// The time of the last beginning or end of a connection, on two clocks: one may stop while the
     /// machine sleeps.
     used: (Instant, SystemTime),
@@ -99,6 +101,7 @@ impl Tickets {
         Self(Mutex::new(State {
             is_private,
             open: 0,
+            unanswered: 0,
             used: (Instant::now(), SystemTime::now()),
             tickets: VecDeque::new(),
             next: 0,
@@ -121,6 +124,18 @@ impl Tickets {
         self.lock().tickets.retain(|(number, _)| *number >= mark);
     }
 
+    /// Returns true while early data of a connection have no answer. The gateway may then be at
+    /// another address, which only a handshake finds.
+    pub(crate) fn are_unanswered(&self) -> bool {
+        self.lock().unanswered > 0
+    }
+
+    /// Notes early data, whose answer has come or is given up once the value is dropped.
+    pub(crate) fn unanswered(self: &Arc<Self>) -> Unanswered {
+        self.lock().unanswered += 1;
+        Unanswered(Arc::clone(self))
+    }
+
     /// Notes the beginning of a connection.
     pub(crate) fn begun(&self) {
         let mut state = self.lock();
@@ -135,6 +150,15 @@ impl Tickets {
         state.expire();
         state.open = state.open.saturating_sub(1);
         state.used = (Instant::now(), SystemTime::now());
+    }
+}
+
+/// Early data without an answer.
+pub(crate) struct Unanswered(Arc<Tickets>);
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        self.0.lock().unanswered -= 1;
     }
 }
 

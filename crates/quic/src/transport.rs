@@ -172,7 +172,7 @@ struct Dialling {
 
 impl Dialling {
     /// Opens a connection, over a socket that no other connection uses. With an isolation key, it
-    /// may send early data.
+    /// may send early data, unless those of another connection have no answer yet.
     async fn connect(
         &self,
         target: &Target,
@@ -226,15 +226,20 @@ impl Dialling {
         let shown = tickets.clone().zip(mark);
         let alive = Alive::new(tickets, io);
         let mut limit = Box::pin(no_answer(self.timeout, Arc::clone(&watch)));
-        let connecting = match connecting.into_0rtt() {
+        let early = match &shown {
+            Some((tickets, _)) if tickets.are_unanswered() => Err(connecting),
+            _ => connecting.into_0rtt(),
+        };
+        let connecting = match early {
             Ok((connection, accepted)) => {
+                let unanswered = shown.as_ref().map(|(tickets, _)| tickets.unanswered());
                 let mut early = Early::new(accepted, limit);
                 if let Some((tickets, mark)) = shown {
                     early = early.showing(tickets, mark);
                 }
                 let carried =
                     QuicCarrier::new(connection, self.alpn, Side::Peer, Some(early), alive);
-                carried.hold_while_early(confirm);
+                carried.hold_while_early((confirm, unanswered));
                 return Ok(carried.watched_by(watch));
             }
             Err(connecting) => connecting,

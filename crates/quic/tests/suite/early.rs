@@ -79,13 +79,13 @@ struct Pair {
 }
 
 /// Makes a client connect for requests only, and end idle sessions after half a second.
-fn short_lived(options: &mut ClientOptions) {
+pub(crate) fn short_lived(options: &mut ClientOptions) {
     options.preconnect = Some(false);
     options.idle_timeout = Some("500ms".parse().unwrap());
 }
 
 /// Waits until no client has a session with the gateway.
-fn wait_for_end(gateway: &Running) {
+pub(crate) fn wait_for_end(gateway: &Running) {
     let begun = Instant::now();
     while !block_on(gateway.status().snapshot()).sessions.is_empty() {
         assert!(begun.elapsed() < PATIENCE, "the session does not end");

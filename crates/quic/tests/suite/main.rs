@@ -11,6 +11,7 @@ mod early;
 mod h3;
 mod hostile;
 mod migration;
+mod moved;
 mod outages;
 mod policed;
 mod refusals;

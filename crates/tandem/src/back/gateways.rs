@@ -198,43 +198,6 @@ impl Gateways {
         })
     }
 
-    /// Opens the session of a key if the key has none, and waits until a gateway has answered.
-    async fn establish(&self, isolation: &Isolation) -> Result<(), Error> {
-        let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
-        for attempt in 0..self.groups.len() {
-            let group = (self.preferred_group(isolation) + attempt) % self.groups.len();
-            let (mut session, mut index, mut in_use) = self.choose(isolation, group, false).await;
-            let mut established = session.established().await;
-            for _ in 1..self.limits.tries {
-                // A reload drains sessions that wait for their gateway too.
-                if established.is_ok() || session.ended().await.is_some() {
-                    break;
-                }
-                (session, index, in_use) = self.choose(isolation, group, false).await;
-                established = session.established().await;
-            }
-            drop(in_use);
-            match established {
-                Ok(()) => {
-                    if session.admission() == Some(false) {
-                        return Err(unauthorized(self.gateways[index].has_token));
-                    }
-                    self.gateways[index].answered(&*session);
-                    self.answered(isolation);
-                    return Ok(());
-                }
-                Err(error) => {
-                    self.gateways[index].announcer.down(&error);
-                    if let Some(opened) = self.forget(&(isolation.clone(), index), &session) {
-                        self.blame(isolation, index, opened);
-                    }
-                    last = error;
-                }
-            }
-        }
-        Err(last)
-    }
-
     /// Returns the sessions to gateways, in no order.
     pub fn status(&self) -> Vec<SessionStatus> {
         let slots = self.slots.borrow();
@@ -460,9 +423,14 @@ impl Gateways {
         let isolation = exchange.isolation.clone();
         let (is_bound, has_part) = (sink.binding(), sink.fullness());
         let has_begun = sink.usage();
+        let body = exchange.body.share();
+        // The present session may still deliver. A pool that drains opens no session for a move.
+        let has_next = || !is_last && !self.draining.get() && body.may_rewind();
         if !is_safe(&exchange.request.method) {
+            // The session holds such a request back until its handshake is over.
+            let is_held = || !session.is_established() && has_next();
             let mut watched = None;
-            let watched = self.leave(&isolation, gateway, session, || false, &mut watched);
+            let watched = self.leave(&isolation, gateway, session, is_held, &mut watched);
             return tokio::select! {
                 biased;
                 done = session.run(exchange, sink) => done.into(),
@@ -470,7 +438,6 @@ impl Gateways {
             };
         }
         let is_tunnel = exchange.request.is_connect();
-        let body = exchange.body.share();
         // The effect of a repeated first flight is unknown, unless it is a TLS handshake.
         let may_repeat = || !is_tunnel || body.is_untouched() || body.begins_with(&TLS_HANDSHAKE);
         let lost = async {
@@ -479,8 +446,6 @@ impl Gateways {
                 std::future::pending::<()>().await;
             }
         };
-        // The present session may still deliver. A pool that drains opens no session for a move.
-        let has_next = || !is_last && !self.draining.get() && body.may_rewind();
         // A reader that has a part of a response gets the rest from the same session, unless it can
         // request the rest.
         let may_move = || !is_bound() && may_repeat() && (has_begun() || has_next());

@@ -24,7 +24,7 @@ use crate::path::Path;
 
 /// The time that an address may be silent before the next one is tried too. Handshakes over slow
 /// paths take less, so that they rarely cause a second one.
-const NEXT_ADDRESS: Duration = Duration::from_secs(2);
+pub(crate) const NEXT_ADDRESS: Duration = Duration::from_secs(2);
 
 /// The transport to a gateway that is dialled without a proxy.
 pub struct AnyAddress {

@@ -12,6 +12,10 @@
 //!
 //! A pool that drains dials nothing, since its gateways may be those of a former configuration.
 //!
+//! A session whose early data have no answer after two seconds is replaced likewise. Early data
+//! leave before the address has answered, so that the dial cannot tell that the gateway has moved.
+//! The other session sends none, and its dial tries all addresses of the gateway's name.
+//!
 //! This is for direct connections only. Behind a proxy, the kernel sees the acknowledgements of the
 //! proxy, and a new circuit has a price.
 
@@ -27,6 +31,7 @@ use crate::back::ways::Network;
 use crate::exchange::Isolation;
 use crate::metrics::METRICS;
 use crate::session::{Connected, PathWaiter, Probing};
+use crate::transport::addresses::NEXT_ADDRESS;
 
 /// The least time between two dials beside a session, and between two looks for a move of this
 /// machine to another network.
@@ -82,8 +87,9 @@ impl Dials {
 }
 
 impl Gateways {
-    /// Resolves when an exchange moves from a session over TCP that has stalled. A session over
-    /// datagrams without another way is only probed.
+    /// Resolves when an exchange moves from a session over TCP that has stalled, or from one whose
+    /// early data have no answer. A session over datagrams without another way is only probed once
+    /// it is established.
     pub(super) async fn leave_stalled(
         &self,
         isolation: &Isolation,
@@ -93,9 +99,18 @@ impl Gateways {
         watched: &mut Option<PathWaiter>,
     ) {
         let way = &self.gateways[index].way;
-        // A session that fails tells its exchanges.
-        if way.addresses.is_none() || session.established().await.is_err() {
+        if way.addresses.is_none() {
             return std::future::pending().await;
+        }
+        tokio::select! {
+            biased;
+            established = session.established() => if established.is_err() {
+                // A session that fails tells its exchanges.
+                return std::future::pending().await;
+            },
+            () = self.until_answered_elsewhere(isolation, index, session) => {
+                return until_permitted(may_move).await;
+            }
         }
         if watched.is_none() {
             *watched = session.watch_path(Probing::Alone);
@@ -117,6 +132,30 @@ impl Gateways {
                 }
             }
         }
+    }
+
+    /// Resolves once another session has taken the place of one whose early data have no answer, if
+    /// the user permits the look-up of the gateway's name. A given address stays the same.
+    pub(super) async fn until_answered_elsewhere(
+        &self,
+        isolation: &Isolation,
+        index: usize,
+        session: &Rc<dyn Connected>,
+    ) {
+        let way = &self.gateways[index].way;
+        let addresses = way.addresses.as_ref();
+        let has_name = addresses.is_some_and(|it| it.as_given().is_none());
+        if has_name && way.is_datagrams && session.takes_early().await.is_ok() {
+            if !session.is_established() {
+                tokio::time::sleep(NEXT_ADDRESS).await;
+            }
+            let facts = session.facts();
+            let received = facts.and_then(|facts| facts.datagrams_received());
+            if !session.is_established() && received.is_none_or(|count| count == 0) {
+                return self.until_replaced(isolation, index, session).await;
+            }
+        }
+        std::future::pending().await
     }
 
     /// Resolves once another session that is established has taken the place of one that has
@@ -174,6 +213,10 @@ impl Gateways {
             return Ok(current);
         }
         let pause = dials.pause(network)?;
+        if !session.is_established() {
+            // The next address comes first now, and the name is looked up again.
+            self.gateways[index].transport.failed(isolation);
+        }
         let beside = Rc::new(Beside {
             network,
             session: self.open(isolation, index),

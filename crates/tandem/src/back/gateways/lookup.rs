@@ -2,11 +2,66 @@
 
 use std::rc::Rc;
 
-use super::ToGateway;
+use super::choice::ChosenSession;
+use super::{Gateways, ToGateway, unauthorized};
 use crate::carrier::LocalBoxFuture;
-use crate::error::Error;
+use crate::error::{Error, Kind, Side};
 use crate::exchange::{Isolation, SessionMark};
 use crate::stage::{CurrentSession, SessionPool};
+
+impl Gateways {
+    /// Opens the session of a key if the key has none, and waits until a gateway has answered.
+    pub(super) async fn establish(&self, isolation: &Isolation) -> Result<(), Error> {
+        let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
+        for attempt in 0..self.groups.len() {
+            let group = (self.preferred_group(isolation) + attempt) % self.groups.len();
+            let (mut established, mut chosen) = self.open_established(isolation, group).await;
+            for _ in 1..self.limits.tries {
+                // A reload drains sessions that wait for their gateway too.
+                if established.is_ok() || chosen.0.ended().await.is_some() {
+                    break;
+                }
+                (established, chosen) = self.open_established(isolation, group).await;
+            }
+            let (session, index, in_use) = chosen;
+            drop(in_use);
+            match established {
+                Ok(()) => {
+                    if session.admission() == Some(false) {
+                        return Err(unauthorized(self.gateways[index].has_token));
+                    }
+                    self.gateways[index].answered(&*session);
+                    self.answered(isolation);
+                    return Ok(());
+                }
+                Err(error) => {
+                    self.gateways[index].announcer.down(&error);
+                    if let Some(opened) = self.forget(&(isolation.clone(), index), &session) {
+                        self.blame(isolation, index, opened);
+                    }
+                    last = error;
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// Chooses a session to a gateway, and waits until it is established or has failed.
+    async fn open_established(
+        &self,
+        isolation: &Isolation,
+        group: usize,
+    ) -> (Result<(), Error>, ChosenSession) {
+        loop {
+            let chosen = self.choose(isolation, group, false).await;
+            tokio::select! {
+                biased;
+                established = chosen.0.established() => return (established, chosen),
+                () = self.until_answered_elsewhere(isolation, chosen.1, &chosen.0) => {}
+            }
+        }
+    }
+}
 
 impl SessionPool for ToGateway {
     fn current(&self, isolation: &Isolation) -> Option<CurrentSession> {
