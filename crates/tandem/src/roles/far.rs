@@ -24,7 +24,7 @@ use crate::session::mux::Multiplexed;
 use crate::session::streams::StreamsSession;
 use crate::stage::Stage;
 use crate::transport::addresses::AnyAddress;
-use crate::transport::registry::{DialContext, Transports};
+use crate::transport::registry::{DialContext, Protocol, Transports};
 use crate::transport::socks::Socks;
 use crate::transport::tcp::Tcp;
 use crate::transport::tor::Tor;
@@ -192,6 +192,8 @@ impl Far<'_> {
     }
 
     /// Creates the transport to a gateway. Without a proxy it dials the addresses of the gateway.
+    /// The checks of the configuration permit no datagrams behind a proxy, which would leave beside
+    /// it. This check also holds for endpoints from elsewhere.
     fn transport_to(
         &self,
         gateway: &GatewayEndpoint,
@@ -199,6 +201,10 @@ impl Far<'_> {
         renewals: &Renewals,
     ) -> Result<Rc<dyn Dial>, ConfigError> {
         let provider = self.transports.to_dial(&gateway.endpoint)?;
+        if self.via.is_some() && provider.protocol() == Protocol::Udp {
+            let problem = format!("{}: --via carries no datagrams", gateway.endpoint);
+            return Err(ConfigError::value("gateway", problem));
+        }
         let context = DialContext {
             streams: self.byte_streams(gateway, dials),
             congestion: self.path.socket.congestion.clone(),
@@ -243,6 +249,68 @@ impl Far<'_> {
                     Dials::One => tor,
                 })
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ClientOptions;
+    use crate::endpoint::Endpoint;
+    use crate::transport::doubles::AddressDial;
+    use crate::transport::registry::{Dials as DialsOf, Provider, TransportError};
+
+    /// A transport with datagrams, or without.
+    struct Fake(&'static str, Protocol);
+
+    impl Provider for Fake {
+        fn name(&self) -> &'static str {
+            self.0
+        }
+
+        fn protocol(&self) -> Protocol {
+            self.1
+        }
+
+        fn has_streams(&self) -> bool {
+            true
+        }
+    }
+
+    impl DialsOf for Fake {
+        fn dialling(&self, _: &Endpoint, _: DialContext) -> Result<Rc<dyn Dial>, TransportError> {
+            Ok(Rc::new(AddressDial(|_| std::future::pending())))
+        }
+    }
+
+    #[test]
+    fn transport_with_datagrams_is_refused_behind_a_proxy() {
+        let mut transports = Transports::default();
+        transports.add_dialling(Fake("datagrams", Protocol::Udp));
+        transports.add_dialling(Fake("stream", Protocol::Tcp));
+        let config = |via: Option<&str>| {
+            let options = ClientOptions {
+                gateway: vec!["h2+tls://192.168.0.1:443".parse().expect("a gateway")],
+                via: via.map(|via| via.parse().expect("a proxy")),
+                ..ClientOptions::default()
+            };
+            let mut config = options.typed().expect("a configuration");
+            config.transports = transports.clone();
+            config
+        };
+        for (via, way, is_refused) in [
+            (Some("socks5://127.0.0.1:9050"), "datagrams", true),
+            (Some("socks5://127.0.0.1:9050"), "stream", false),
+            (None, "datagrams", false),
+        ] {
+            let config = config(via);
+            let mut gateway = config.gateways[0].clone();
+            gateway.endpoint = format!("http+{way}://192.168.0.1:443")
+                .parse()
+                .expect("an endpoint");
+            let path = config.path_to(&gateway);
+            assert_eq!(path.is_err(), is_refused, "{via:?} {way}");
         }
     }
 }
