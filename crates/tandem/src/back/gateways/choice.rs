@@ -329,6 +329,11 @@ impl Gateways {
         let Some(group) = self.group(index) else {
             return;
         };
+        // The name of the gateway is not known, which says nothing about the way.
+        let addresses = self.gateways[index].way.addresses.as_ref();
+        if error.kind == Kind::Dns || addresses.is_some_and(|it| it.first().is_none()) {
+            return;
+        }
         let (network, way) = (self.network(index), index - group.first);
         if network != begun_on {
             return;

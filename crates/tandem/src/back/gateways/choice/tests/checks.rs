@@ -198,3 +198,27 @@ fn request_that_is_not_repeated_does_not_count() {
         panic!("each of them counted");
     });
 }
+
+/// The name may be known in a moment, and the ways then work.
+#[test]
+fn unknown_name_of_a_gateway_fails_no_way() {
+    run(async {
+        let names = Names::new(|_| Err(std::io::Error::other("no such name")));
+        let named = names.addresses("gw.example", 1);
+        let given = Addresses::given(([192, 0, 2, 99], 1).into());
+        let scene = Scene::at_each([named, given.clone(), given], [50, 50, 50]);
+        for (way, kind, has_failed) in [
+            (QUIC, Kind::Dns, false),
+            (QUIC, Kind::Timeout, false),
+            (DTLS, Kind::Dns, false),
+            (DTLS, Kind::Timeout, true),
+        ] {
+            let network = scene.pool.network(way);
+            let error = Error::new(kind, Side::Peer, "no");
+            scene.pool.way_failed(way, network, &error);
+            let ways = &scene.pool.group(way).expect("a group").ways;
+            let noted = ways.borrow().has_failed(network, way);
+            assert_eq!(noted, has_failed, "{way} {kind:?}");
+        }
+    });
+}
