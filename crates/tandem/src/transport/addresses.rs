@@ -3,7 +3,8 @@
 //!
 //! The next address is tried once an attempt fails, or is silent for two seconds. The address that
 //! answered last comes first in later dials. If another program answers, no further address is
-//! tried. Its error is returned, unless a dial that is under way succeeds.
+//! tried, except the one that answered before the last look-up. The error is returned, unless a
+//! dial that is under way succeeds.
 //!
 //! A name without a known address is looked up first. It is looked up again once all of its
 //! addresses have failed or are silent, and new addresses are tried in the same dial.
@@ -30,8 +31,9 @@ pub(crate) const NEXT_ADDRESS: Duration = Duration::from_secs(2);
 pub struct AnyAddress {
     addresses: Addresses,
     below: Rc<dyn Dial>,
-    /// The address to try first, if it is still one of the gateway's.
-    first: Cell<Option<SocketAddr>>,
+    /// The address to try first, unless the gateway's addresses have changed since. Their number of
+    /// changes is kept with it.
+    first: Cell<Option<(SocketAddr, u64)>>,
 }
 
 impl AnyAddress {
@@ -47,9 +49,9 @@ impl AnyAddress {
 
     /// Returns addresses in the order of their attempts.
     fn in_order(&self, mut addresses: Vec<SocketAddr>) -> VecDeque<SocketAddr> {
-        let first = addresses
-            .iter()
-            .position(|it| Some(*it) == self.first.get());
+        let changes = self.addresses.changes();
+        let is_first = |it: &SocketAddr| self.first.get() == Some((*it, changes));
+        let first = addresses.iter().position(is_first);
         addresses.rotate_left(first.unwrap_or(0));
         addresses.into()
     }
@@ -59,6 +61,7 @@ impl AnyAddress {
         target: &Target,
         isolation: &Isolation,
     ) -> Result<Carrier, Error> {
+        self.addresses.refresh(NEXT_ADDRESS).await;
         let known = self.addresses.known();
         // An address that the user gave stays the same.
         let mut may_renew = self.addresses.as_given().is_none() && !known.is_empty();
@@ -79,14 +82,14 @@ impl AnyAddress {
                 biased;
                 (address, dialled) = any(&mut dials), if !dials.is_empty() => match dialled {
                     Ok(carrier) => {
-                        self.first.set(Some(address));
+                        self.answered(address, &carrier);
                         return Ok(carrier);
                     }
                     Err(error) if may_answer_elsewhere(error.kind) => {
                         failures.push((address, error));
                     }
                     Err(error) => {
-                        rest.clear();
+                        rest.retain(|it| self.addresses.is_former(*it));
                         wrong = wrong.or(Some(error));
                     }
                 },
@@ -106,6 +109,16 @@ impl AnyAddress {
             } else if have_failed {
                 return Err(wrong.unwrap_or_else(|| joined(failures)));
             }
+        }
+    }
+
+    /// Lets later dials begin with an address. Before the end of a handshake with early data,
+    /// nothing has answered there.
+    fn answered(&self, address: SocketAddr, carrier: &Carrier) {
+        self.first.set(Some((address, self.addresses.changes())));
+        match carrier {
+            Carrier::Streams(streams) if !streams.is_confirmed() => {}
+            _ => self.addresses.answered(address),
         }
     }
 
@@ -145,7 +158,8 @@ impl Dial for AnyAddress {
         self.below.failed(isolation);
         let mut in_order = self.in_order(self.addresses.known());
         in_order.rotate_left(1.min(in_order.len()));
-        self.first.set(in_order.front().copied());
+        let changes = self.addresses.changes();
+        self.first.set(in_order.front().map(|it| (*it, changes)));
         self.addresses.renew();
     }
 }
@@ -253,6 +267,7 @@ mod tests {
         /// The numbers of the addresses in the order of their dials.
         dials: Rc<RefCell<Vec<usize>>>,
         record: Arc<Mutex<Vec<usize>>>,
+        names: Names,
     }
 
     impl Scene {
@@ -280,6 +295,7 @@ mod tests {
                 way: AnyAddress::new(addresses, Rc::new(below)),
                 dials,
                 record,
+                names,
             }
         }
 
@@ -444,6 +460,47 @@ mod tests {
         assert_eq!(*scene.dials.borrow(), [0, 1]);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn wrong_record_keeps_the_address_that_answered_last() {
+        for wrong in [Answer::Fails(Kind::Tls), REFUSED, Answer::Silent] {
+            let scene = Scene::new(&[Answer::Good, wrong], &[0]);
+            dial(&scene.way).await.expect("it answers");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            // The portal of a network answers for every name.
+            scene.change_record(&[1]);
+            scene.way.addresses.look_up().await.expect("an address");
+            assert_eq!(scene.way.addresses.known(), [address(1), address(0)]);
+            dial(&scene.way).await.expect("the former address answers");
+            assert_eq!(*scene.dials.borrow(), [0, 1, 0]);
+            dial(&scene.way).await.expect("it is the first now");
+            assert_eq!(*scene.dials.borrow(), [0, 1, 0, 0]);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn configuration_read_again_renews_the_addresses() {
+        let scene = Scene::new(&[Answer::Good, Answer::Good], &[0]);
+        dial(&scene.way).await.expect("it answers");
+        scene.change_record(&[1]);
+        dial(&scene.way).await.expect("it answers still");
+        assert_eq!(*scene.dials.borrow(), [0, 0], "no look-up is needed");
+        let _again = scene.names.addresses("gw.example", 443);
+        dial(&scene.way).await.expect("the new address answers");
+        dial(&scene.way).await.expect("it answers again");
+        assert_eq!(*scene.dials.borrow(), [0, 0, 1, 1]);
+        assert_eq!(scene.way.addresses.known(), [address(1)]);
+        // A failed look-up changes nothing.
+        scene.change_record(&[]);
+        let _again = scene.names.addresses("gw.example", 443);
+        dial(&scene.way).await.expect("it is known");
+        assert_eq!(scene.way.addresses.known(), [address(1)]);
+        // Later dials look up nothing.
+        scene.change_record(&[0]);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        dial(&scene.way).await.expect("it is known");
+        assert_eq!(scene.way.addresses.known(), [address(1)]);
+    }
+
     #[tokio::test]
     async fn given_address_is_never_looked_up() {
         let below = AddressDial(|_| REFUSED.give());
@@ -451,6 +508,6 @@ mod tests {
         let error = dial(&way).await.expect_err("it refuses");
         assert_eq!(error.kind, Kind::ConnectionRefused);
         way.failed(&Isolation::none());
-        assert_eq!(way.first.get(), Some(address(7)));
+        assert_eq!(way.first.get(), Some((address(7), 0)));
     }
 }

@@ -9,7 +9,9 @@
 //! ```
 //!
 //! A look-up blocks a thread, and nothing can cancel it. A name therefore has one at a time. A
-//! failed look-up leaves the addresses of an earlier one in use.
+//! failed look-up leaves the addresses of an earlier one in use. The portal of a network may answer
+//! with an address of its own, so that the address which answered last stays the last candidate
+//! until another one answers. A configuration that is read again renews the addresses.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -65,12 +67,13 @@ impl Addresses {
         }
     }
 
-    /// Returns the known addresses, at most four and the resolver's best one first. There is none
-    /// before the first look-up has succeeded.
+    /// Returns the known addresses, at most four and the resolver's best one first. The last one
+    /// may be the one that answered before the last look-up. There is none before the first look-up
+    /// has succeeded.
     pub fn known(&self) -> Vec<SocketAddr> {
         match &self.0 {
             Source::Given(address) => vec![*address],
-            Source::Named(name, port) => with_port(&name.state().addresses, *port),
+            Source::Named(name, port) => with_port(&name.state().candidates(), *port),
         }
     }
 
@@ -83,6 +86,42 @@ impl Addresses {
                 first.set_port(*port);
                 Some(first)
             }
+        }
+    }
+
+    /// Returns the number of times that the addresses have changed.
+    pub fn changes(&self) -> u64 {
+        match &self.0 {
+            Source::Given(_) => 0,
+            Source::Named(name, _) => name.state().changes,
+        }
+    }
+
+    /// Notes that the gateway has answered at an address.
+    pub fn answered(&self, mut address: SocketAddr) {
+        if let Source::Named(name, _) = &self.0 {
+            address.set_port(0);
+            name.state().answered = Some(address);
+        }
+    }
+
+    /// Returns true if the last look-up did not find the address, which answered before it.
+    pub fn is_former(&self, mut address: SocketAddr) -> bool {
+        address.set_port(0);
+        match &self.0 {
+            Source::Given(_) => false,
+            Source::Named(name, _) => name.state().former() == Some(address),
+        }
+    }
+
+    /// Looks the name up if a configuration was read again since, and waits for `limit` at most.
+    pub async fn refresh(&self, limit: Duration) {
+        if let Source::Named(name, _) = &self.0
+            && name.state().is_stale
+        {
+            // The known addresses stay in use if it fails.
+            let _ = timeout(limit, name.look_up()).await;
+            name.state().is_stale = false;
         }
     }
 
@@ -137,7 +176,8 @@ fn with_port(addresses: &[SocketAddr], port: u16) -> Vec<SocketAddr> {
 static OF_PROCESS: LazyLock<Names> =
     LazyLock::new(|| Names::new(|host| Ok((host, 0).to_socket_addrs()?.collect())));
 
-/// The names of gateways that are in use. After a reload, a name keeps its addresses.
+/// The names of gateways that are in use. After a reload, a name keeps its addresses until a dial
+/// has looked it up again.
 pub struct Names {
     resolve: Arc<Resolve>,
     in_use: Mutex<BTreeMap<String, Weak<Name>>>,
@@ -163,6 +203,9 @@ impl Names {
     pub fn addresses(&self, host: &str, port: u16) -> Addresses {
         let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
         let known = in_use.get(host).and_then(Weak::upgrade);
+        if let Some(name) = &known {
+            name.expire();
+        }
         let name = known.unwrap_or_else(|| {
             let name = Arc::new(Name {
                 host: host.to_owned(),
@@ -195,8 +238,14 @@ impl fmt::Debug for Name {
 
 #[derive(Default)]
 struct State {
-    /// The addresses of the last look-up that succeeded.
+    /// The addresses of the last look-up that succeeded. They have no ports.
     addresses: Vec<SocketAddr>,
+    /// The address that answered last.
+    answered: Option<SocketAddr>,
+    /// The number of look-ups that found other addresses than before.
+    changes: u64,
+    /// True if the next dial looks the name up first.
+    is_stale: bool,
     /// The problem of the last look-up.
     problem: Option<String>,
     /// The beginning of the look-up that is under way.
@@ -206,6 +255,20 @@ struct State {
 }
 
 impl State {
+    /// Returns the address that answered last, if the last look-up did not find it.
+    fn former(&self) -> Option<SocketAddr> {
+        let is_absent = |it: &SocketAddr| !self.addresses.contains(it);
+        self.answered.filter(is_absent)
+    }
+
+    /// Returns the addresses to try, at most [`MAX_ADDRESSES`].
+    fn candidates(&self) -> Vec<SocketAddr> {
+        let former = self.former();
+        let most = MAX_ADDRESSES - usize::from(former.is_some());
+        let found = self.addresses.iter().copied().take(most);
+        found.chain(former).collect()
+    }
+
     /// Returns the pause after a look-up that begins now, or `None` if it is too early for one.
     fn pause(&self, now: Instant) -> Option<Duration> {
         let longest = match self.addresses.is_empty() {
@@ -227,6 +290,13 @@ impl Name {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Lets the next dial look the name up, without a pause.
+    fn expire(&self) {
+        let mut state = self.state();
+        state.is_stale = !state.addresses.is_empty();
+        state.last = None;
+    }
+
     async fn look_up(self: &Arc<Self>) -> Result<Vec<SocketAddr>, Error> {
         let mut ended = self.ended.subscribe();
         if let Some(limit) = self.begin()
@@ -238,7 +308,7 @@ impl Name {
         match &state.problem {
             Some(problem) => Err(failed(problem)),
             None if state.addresses.is_empty() => Err(failed("the look-up ended early")),
-            None => Ok(state.addresses.clone()),
+            None => Ok(state.candidates()),
         }
     }
 
@@ -275,7 +345,11 @@ impl Name {
         let mut state = self.state();
         match found {
             Ok(addresses) => {
-                if !state.addresses.is_empty() && state.addresses != addresses {
+                // A resolver may change their order each time.
+                let is_same = state.addresses.len() == addresses.len()
+                    && addresses.iter().all(|it| state.addresses.contains(it));
+                if !state.addresses.is_empty() && !is_same {
+                    state.changes += 1;
                     let host = &self.host;
                     tracing::info!("gateway {host}: its name has other addresses now");
                 }
@@ -312,7 +386,8 @@ fn failed(problem: &str) -> Error {
 /// (RFC 8305 section 4).
 fn alternating(found: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut all: Vec<SocketAddr> = Vec::new();
-    for address in found {
+    for mut address in found {
+        address.set_port(0);
         if !all.contains(&address) {
             all.push(address);
         }
@@ -329,188 +404,4 @@ fn alternating(found: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-
-    use super::*;
-
-    fn addresses(list: &[&str]) -> Vec<SocketAddr> {
-        let parse = |ip: &&str| SocketAddr::new(ip.parse().expect("an address"), 0);
-        list.iter().map(parse).collect()
-    }
-
-    /// A resolver that gives the results of a list in turn, and the list of the names it was asked.
-    #[derive(Default)]
-    struct FakeResolver {
-        answers: Mutex<Vec<io::Result<Vec<SocketAddr>>>>,
-        asked: Mutex<Vec<String>>,
-    }
-
-    impl FakeResolver {
-        fn names(self: &Arc<Self>) -> Names {
-            let resolver = Arc::clone(self);
-            Names::new(move |host| {
-                resolver.asked.lock().expect("no panic").push(host.into());
-                let mut answers = resolver.answers.lock().expect("no panic");
-                match answers.is_empty() {
-                    true => Err(io::Error::other("no such name")),
-                    false => answers.remove(0),
-                }
-            })
-        }
-
-        fn answer(&self, list: &[&str]) {
-            let mut answers = self.answers.lock().expect("no panic");
-            answers.push(Ok(addresses(list)));
-        }
-
-        fn asked(&self) -> usize {
-            self.asked.lock().expect("no panic").len()
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn look_ups_of_a_name_keep_their_pauses() {
-        let resolver = Arc::<FakeResolver>::default();
-        let name = resolver.names().addresses("gw.example", 443);
-        let begun = Instant::now();
-        let mut times = Vec::new();
-        while begun.elapsed() < Duration::from_secs(20) {
-            let before = resolver.asked();
-            let error = name.look_up().await.expect_err("no address");
-            assert_eq!((error.kind, error.retry), (Kind::Dns, Retry::Safe));
-            assert!(error.detail.contains("no such name"), "{}", error.detail);
-            if resolver.asked() > before {
-                times.push(begun.elapsed().as_secs());
-            }
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
-        assert_eq!(times, [0, 1, 3, 7, 11, 15, 19]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn pauses_of_a_known_name_grow_to_half_a_minute() {
-        let resolver = Arc::<FakeResolver>::default();
-        resolver.answer(&["192.0.2.1"]);
-        let name = resolver.names().addresses("gw.example", 443);
-        name.look_up().await.expect("an address");
-        let begun = Instant::now();
-        let mut times = Vec::new();
-        while begun.elapsed() < Duration::from_secs(100) {
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            let before = resolver.asked();
-            assert!(name.look_up().await.is_err() || resolver.asked() == before);
-            if resolver.asked() > before {
-                times.push(begun.elapsed().as_secs());
-            }
-            assert_eq!(name.known(), ["192.0.2.1:443".parse().expect("an address")]);
-        }
-        assert_eq!(times, [1, 3, 7, 15, 31, 61, 91]);
-        tokio::time::sleep(2 * LONGEST_PAUSE).await;
-        name.renew();
-        tokio::time::sleep(FIRST_PAUSE).await;
-        let before = resolver.asked();
-        assert!(name.look_up().await.is_err());
-        assert_eq!(resolver.asked(), before + 1, "the pause is short again");
-    }
-
-    #[tokio::test]
-    async fn gateways_of_one_name_share_a_look_up() {
-        let resolver = Arc::<FakeResolver>::default();
-        resolver.answer(&["192.0.2.1", "2001:db8::1"]);
-        let names = resolver.names();
-        let (tcp, udp) = (
-            names.addresses("gw.example", 443),
-            names.addresses("gw.example", 444),
-        );
-        assert_eq!((tcp.first(), resolver.asked()), (None, 0));
-        let found = tokio::join!(tcp.look_up(), udp.look_up());
-        assert_eq!(found.0.expect("addresses")[0].port(), 443);
-        assert_eq!(found.1.expect("addresses").len(), 2);
-        assert_eq!(udp.first(), Some("192.0.2.1:444".parse().expect("valid")));
-        assert_eq!(*resolver.asked.lock().expect("no panic"), ["gw.example"]);
-    }
-
-    #[test]
-    fn name_in_use_keeps_its_addresses() {
-        let resolver = Arc::<FakeResolver>::default();
-        resolver.answer(&["192.0.2.1"]);
-        let names = resolver.names();
-        let before = names.addresses("gw.example", 443);
-        before.look_up_now().expect("an address");
-        let after = names.addresses("gw.example", 443);
-        assert_eq!(after.known(), before.known());
-        drop((before, after));
-        let new = names.addresses("other.example", 443);
-        assert!(new.known().is_empty());
-        assert_eq!(names.in_use.lock().expect("no panic").len(), 1);
-    }
-
-    #[tokio::test]
-    async fn given_address_needs_no_look_up() {
-        let address = "192.0.2.1:443".parse().expect("an address");
-        let given = Addresses::given(address);
-        given.renew();
-        assert_eq!(given.look_up().await.ok(), Some(vec![address]));
-        assert_eq!(given.as_given(), Some(address));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn silent_resolver_keeps_one_thread() {
-        let (answer, wait) = mpsc::channel::<()>();
-        let (asked, wait) = (Arc::new(Mutex::new(0)), Mutex::new(wait));
-        let count = Arc::clone(&asked);
-        let names = Names::new(move |_| {
-            *count.lock().expect("no panic") += 1;
-            // It ends with the sender.
-            let _ = wait.lock().expect("no panic").recv();
-            Ok(addresses(&["192.0.2.1"]))
-        });
-        let name = names.addresses("gw.example", 443);
-        // The clock stands while a thread is blocked.
-        let (mut looking_up, mut other) = (Box::pin(name.look_up()), Box::pin(name.look_up()));
-        for waiting in [&mut looking_up, &mut other] {
-            let polled =
-                std::future::poll_fn(|cx| std::task::Poll::Ready(waiting.as_mut().poll(cx)));
-            assert!(polled.await.is_pending());
-        }
-        tokio::time::advance(LIMIT).await;
-        for waiting in [looking_up, other] {
-            let error = waiting.await.expect_err("no answer");
-            assert!(error.detail.contains("does not answer"), "{}", error.detail);
-        }
-        let error = name.look_up().await.expect_err("it is not asked again");
-        assert_eq!(error.kind, Kind::Dns);
-        drop(answer);
-        let mut ended = match &name.0 {
-            Source::Named(name, _) => name.ended.subscribe(),
-            Source::Given(_) => unreachable!("it has a name"),
-        };
-        ended.wait_for(|count| *count == 1).await.expect("it ends");
-        assert_eq!(name.known().len(), 1, "the late answer counts");
-        assert_eq!(*asked.lock().expect("no panic"), 1);
-    }
-
-    #[test]
-    fn addresses_of_both_families_alternate() {
-        for (found, tried) in [
-            (
-                &["::5", "::6", "192.0.2.5"][..],
-                &["::5", "192.0.2.5", "::6"][..],
-            ),
-            (&["192.0.2.5", "192.0.2.5", "::5"], &["192.0.2.5", "::5"]),
-            (
-                &["::1", "::2", "::3", "::4", "::5"],
-                &["::1", "::2", "::3", "::4"],
-            ),
-            (
-                &["::1", "::2", "::3", "::4", "192.0.2.1"],
-                &["::1", "192.0.2.1", "::2", "::3"],
-            ),
-            (&[], &[]),
-        ] {
-            let found = addresses(found).into_iter();
-            assert_eq!(alternating(found), addresses(tried));
-        }
-    }
-}
+mod tests;
