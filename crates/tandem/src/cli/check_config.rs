@@ -1,6 +1,7 @@
 //! `tandem check-config`: checks each role of a configuration file without opening a listener.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::Failure;
 use super::sections::{Configured as _, Section};
@@ -57,6 +58,9 @@ pub(super) fn check(args: &CheckArgs, transports: &Transports) -> Result<(), Fai
         Ok(())
     })
 }
+
+/// The time for the look-up of all names of a role. The start of a service waits for this command.
+const LOOK_UP_LIMIT: Duration = Duration::from_secs(3);
 
 /// The tables of roles that a file may have.
 const TABLES: &str = "[client], [gateway], [relay], [bridge] or [issuer]";
@@ -153,6 +157,7 @@ fn check_section<S: Section>(
     );
     let mut warnings = role.warnings();
     // A service begins with this check, and the network may not be there yet.
-    warnings.extend(role.look_up_names().err().map(|error| error.to_string()));
+    let unknown = role.look_up_names(LOOK_UP_LIMIT);
+    warnings.extend(unknown.iter().map(ToString::to_string));
     Ok(Some(warnings))
 }

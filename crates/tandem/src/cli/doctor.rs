@@ -82,6 +82,9 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
 /// The difference between both clocks above which certificates and lifetimes go wrong.
 const MAX_SKEW: Duration = Duration::from_secs(300);
 
+/// The time for the look-up of the gateways' names, as long as that of a dial.
+const LOOK_UP_LIMIT: Duration = Duration::from_secs(10);
+
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -173,8 +176,9 @@ pub(super) async fn client(
         Ok(config) => config,
         Err(error) => return Ok(vec![configuration(&error)]),
     };
-    if let Err(error) = config.look_up_names() {
-        return Ok(vec![configuration(&error)]);
+    let unknown = config.look_up_names(LOOK_UP_LIMIT);
+    if !unknown.is_empty() {
+        return Ok(unknown.iter().map(configuration).collect());
     }
     let mut findings = vec![Finding::good("configuration", "can be used")];
     findings.extend(config.warnings().into_iter().map(warning));

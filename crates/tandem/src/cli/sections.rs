@@ -52,9 +52,10 @@ pub(super) trait Configured: Role + Clone + 'static {
     /// Returns the warnings that hold on every machine, one sentence each.
     fn warnings(&self) -> Vec<String>;
 
-    /// Looks up the names of gateways, as a check. A role that runs does so when it dials.
-    fn look_up_names(&self) -> Result<(), ConfigError> {
-        Ok(())
+    /// Looks up the names of gateways within a time, as a check. A role that runs does so when it
+    /// dials. Returns an error for each name without an address.
+    fn look_up_names(&self, _limit: Duration) -> Vec<ConfigError> {
+        Vec::new()
     }
 
     /// Returns the end towards clients, which all roles but the client have.
@@ -196,8 +197,8 @@ impl Configured for ClientConfig {
         Self::warnings(self)
     }
 
-    fn look_up_names(&self) -> Result<(), ConfigError> {
-        Self::look_up_names(self)
+    fn look_up_names(&self, limit: Duration) -> Vec<ConfigError> {
+        Self::look_up_names(self, limit)
     }
 
     fn near(&mut self) -> Option<&mut NearConfig> {
@@ -255,8 +256,8 @@ impl Configured for RelayConfig {
         Self::warnings(self)
     }
 
-    fn look_up_names(&self) -> Result<(), ConfigError> {
-        Self::look_up_names(self)
+    fn look_up_names(&self, limit: Duration) -> Vec<ConfigError> {
+        Self::look_up_names(self, limit)
     }
 
     fn near(&mut self) -> Option<&mut NearConfig> {

@@ -267,13 +267,10 @@ impl ClientConfig {
         self.gateways.iter().chain(routed)
     }
 
-    /// Looks up the names of gateways with `resolve=system` on this thread, as a check. A client
-    /// that runs looks them up when it dials.
-    ///
-    /// # Errors
-    /// Fails if a name has no address now.
-    pub fn look_up_names(&self) -> Result<(), ConfigError> {
-        look_up(self.all_gateways())
+    /// Looks up the names of gateways with `resolve=system` within a time, as a check. A client
+    /// that runs looks them up when it dials. Returns an error for each name without an address.
+    pub fn look_up_names(&self, limit: Duration) -> Vec<ConfigError> {
+        look_up(self.all_gateways(), limit)
     }
 }
 

@@ -4,9 +4,12 @@
 //! The most specific pattern decides, so the order of the routes has no meaning. The access token
 //! of one gateway is never sent to another one.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -109,15 +112,15 @@ impl GatewayEndpoint {
         }
     }
 
-    /// Looks up the name of the gateway on this thread if `resolve=system` permits that.
-    fn look_up(&self) -> Result<(), ConfigError> {
-        let looked_up = self.addresses.as_ref().map(Addresses::look_up_now);
-        looked_up
-            .unwrap_or(Ok(()))
-            .map_err(|problem| ConfigError::Lookup {
-                endpoint: self.endpoint.to_string(),
-                problem,
-            })
+    /// Begins to look up the name of the gateway if `resolve=system` permits that. The thread stays
+    /// until the resolver answers.
+    fn look_up(&self) -> Option<mpsc::Receiver<Result<(), String>>> {
+        let addresses = self.addresses.clone();
+        let addresses = addresses.filter(|it| it.as_given().is_none())?;
+        let (tell, found) = mpsc::channel();
+        // The check may have ended.
+        std::thread::spawn(move || drop(tell.send(addresses.look_up_now())));
+        Some(found)
     }
 }
 
@@ -137,11 +140,27 @@ pub(super) fn secret_files<'a>(
     files
 }
 
-/// Looks up the names of gateways, for a command that checks a configuration.
+/// Looks up the names of gateways within a time, for a command that checks a configuration. Returns
+/// an error for each name without an address.
 pub(super) fn look_up<'a>(
-    mut gateways: impl Iterator<Item = &'a GatewayEndpoint>,
-) -> Result<(), ConfigError> {
-    gateways.try_for_each(GatewayEndpoint::look_up)
+    gateways: impl Iterator<Item = &'a GatewayEndpoint>,
+    limit: Duration,
+) -> Vec<ConfigError> {
+    let (until, mut hosts) = (Instant::now() + limit, BTreeSet::new());
+    let first_of_host = |it: &&'a GatewayEndpoint| hosts.insert(&it.endpoint.host);
+    let begun = gateways.filter(first_of_host);
+    let begun = begun.filter_map(|gateway| Some((gateway, gateway.look_up()?)));
+    let begun: Vec<_> = begun.collect();
+    let failed = begun.into_iter().filter_map(|(gateway, found)| {
+        let rest = until.saturating_duration_since(Instant::now());
+        let silent = |_| Err("this machine's resolver does not answer".to_owned());
+        let problem = found.recv_timeout(rest).unwrap_or_else(silent).err()?;
+        Some(ConfigError::Lookup {
+            endpoint: gateway.endpoint.to_string(),
+            problem,
+        })
+    });
+    failed.collect()
 }
 
 /// The properties that all gateways of a client share.
@@ -461,8 +480,51 @@ mod tests {
         let config = options.typed().expect("a configuration");
         let addresses = config.gateways[0].addresses.as_ref().expect("a name");
         assert!(addresses.known().is_empty() && addresses.as_given().is_none());
-        let error = config.look_up_names().expect_err("no such name");
-        assert!(matches!(error, ConfigError::Lookup { .. }), "{error}");
+        let errors = config.look_up_names(Duration::from_secs(60));
+        assert!(
+            matches!(errors[..], [ConfigError::Lookup { .. }]),
+            "{errors:?}"
+        );
+    }
+
+    #[test]
+    fn check_names_each_host_without_an_address_in_time() {
+        let config = routed(&[
+            "a.onion=h2+tls://good.example:443?resolve=system",
+            "b.onion=h2+tls://silent.example:443?resolve=system",
+            "c.onion=h2+tls://none.example:443?resolve=system",
+            "d.onion=h2+tls://none.example:444?resolve=system",
+        ]);
+        let config = config.typed().expect("a configuration");
+        let (end, ended) = mpsc::channel::<()>();
+        let ended = std::sync::Mutex::new(ended);
+        let names = Names::new(move |host| match host {
+            "good.example" => Ok(vec![([192, 0, 2, 1], 0).into()]),
+            // It ends with the test.
+            "silent.example" => {
+                let _ = ended.lock().expect("no panic").recv();
+                Ok(Vec::new())
+            }
+            _ => Err(std::io::Error::other("no such name")),
+        });
+        let mut gateways: Vec<_> = config.all_gateways().cloned().collect();
+        for gateway in &mut gateways {
+            let endpoint = &gateway.endpoint;
+            if endpoint.option("resolve").is_some() {
+                gateway.addresses = Some(names.addresses(&endpoint.host, endpoint.port));
+            }
+        }
+        let errors = look_up(gateways.iter(), Duration::from_millis(300));
+        let shown: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        let expected = [
+            "h2+tls://silent.example:443?resolve=system: this machine's resolver does not answer",
+            "h2+tls://none.example:443?resolve=system: no such name",
+        ];
+        assert_eq!(shown.len(), 2, "{shown:?}");
+        for (shown, expected) in shown.iter().zip(expected) {
+            assert!(shown.starts_with(expected), "{shown}");
+        }
+        drop(end);
     }
 
     #[test]

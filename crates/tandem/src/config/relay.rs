@@ -1,6 +1,8 @@
 //! The options of a relay, and the configuration that they make: the end towards clients, and the
 //! next hop.
 
+use std::time::Duration;
+
 use serde::Deserializer;
 
 use super::gateway::listeners;
@@ -57,13 +59,10 @@ pub struct RelayConfig {
 }
 
 impl RelayConfig {
-    /// Looks up the names of next hops with `resolve=system` on this thread, as a check. A relay
-    /// that runs looks them up when it dials.
-    ///
-    /// # Errors
-    /// Fails if a name has no address now.
-    pub fn look_up_names(&self) -> Result<(), ConfigError> {
-        look_up(self.gateways.iter())
+    /// Looks up the names of next hops with `resolve=system` within a time, as a check. A relay
+    /// that runs looks them up when it dials. Returns an error for each name without an address.
+    pub fn look_up_names(&self, limit: Duration) -> Vec<ConfigError> {
+        look_up(self.gateways.iter(), limit)
     }
 }
 
