@@ -1,12 +1,14 @@
 //! Early data for a gateway that has moved to another address.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use tandem::transport::names::Names;
 
 use crate::certificates::Certificates;
 use crate::early::{short_lived, wait_for_end};
 use crate::harness::{Client, Scene, client_options, endpoint, gateway_options, request, running};
-use crate::name_record::Record;
 use crate::provided::{OK, stop};
 use crate::transports;
 
@@ -39,9 +41,8 @@ impl Returning {
     }
 }
 
-/// Runs `ask` while the gateway is at another address, which its name gets three seconds later.
-/// Nothing answers at the old one.
-fn move_gateway(name: &str, ask: impl FnOnce(&Returning) + Send) {
+/// Runs `ask` while the gateway is at another address. Nothing answers at the old one.
+fn move_gateway(name: &str, ask: impl FnOnce(&Returning)) {
     let certificates = Certificates::new(&format!("quic-{name}"));
     let start = |address: &str, port: u16| {
         let identity = certificates.identity();
@@ -54,14 +55,19 @@ fn move_gateway(name: &str, ask: impl FnOnce(&Returning) + Send) {
     let (gateway, port) = start("127.0.0.1", 0);
     let ca = certificates.path("ca.pem");
     let way = format!("h3+quic://gw.example:{port}?ca={ca}&resolve=system");
-    let record = Record::default();
-    record.set(&["127.0.0.1"]);
+    let record = Arc::new(Mutex::new(IpAddr::from([127, 0, 0, 1])));
     let listen = ["http://127.0.0.1:0", "socks5://127.0.0.1:0"].map(endpoint);
     let mut options = client_options(&way);
     options.listen = listen.to_vec();
     short_lived(&mut options);
     let mut config = options.typed_with(&transports()).unwrap();
-    record.serve(&mut config.gateways);
+    let known = Arc::clone(&record);
+    let names = Names::new(move |_| {
+        // The dial beside the silent session begins with the old address.
+        std::thread::sleep(Duration::from_millis(500));
+        Ok(vec![(*known.lock().unwrap(), 0).into()])
+    });
+    config.gateways[0].addresses = Some(names.addresses("gw.example", port));
     let (client, http) = running(config, &listen[0]);
     let returning = Returning {
         http,
@@ -74,12 +80,8 @@ fn move_gateway(name: &str, ask: impl FnOnce(&Returning) + Send) {
     let _silent = UdpSocket::bind(("127.0.0.1", port)).unwrap();
     let (gateway, _) = start("127.0.0.2", port);
     let begun = Instant::now();
-    std::thread::scope(|scope| {
-        scope.spawn(|| ask(&returning));
-        // The silence of early data has caused a look-up before.
-        std::thread::sleep(Duration::from_secs(3));
-        record.set(&["127.0.0.2"]);
-    });
+    *record.lock().unwrap() = [127, 0, 0, 2].into();
+    ask(&returning);
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     stop([client, gateway]);
 }
