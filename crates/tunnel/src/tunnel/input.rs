@@ -189,7 +189,9 @@ impl Tunnel {
     }
 
     fn refuse(&mut self, id: StreamId, code: u32) {
-        self.pool.release(self.offers.on_opened(id.index()));
+        let offered = self.offers.on_opened(id.index());
+        self.pool.hand_over(offered);
+        self.pool.release(offered);
         self.ended.insert(id, Fate::Reset(code));
         self.acks.ended.insert(id.get());
         self.events.push_back(Event::Refused(id));

@@ -321,7 +321,9 @@ impl Tunnel {
         let limit = if id.opener() == self.side {
             credit.max(self.allowed.window(id.index()))
         } else {
-            recv.open_to(credit + self.offers.on_opened(id.index()));
+            let offered = self.offers.on_opened(id.index());
+            self.pool.hand_over(offered);
+            recv.open_to(credit + offered);
             credit
         };
         recv.widen(self.config.first_window, &mut self.pool);

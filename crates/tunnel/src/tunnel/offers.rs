@@ -16,7 +16,7 @@ impl Tunnel {
             let reserved = if is_used {
                 self.open_as_offered(id)
             } else {
-                self.pool.reserve_whole(self.offers.reserve())
+                self.pool.set_aside(self.offers.reserve())
             };
             if !reserved {
                 return;

@@ -363,6 +363,23 @@ fn client_offers_no_more_than_its_pool_holds() {
     }
 }
 
+/// Downloads beside a page have such windows on a path of 20 Mbit/s.
+#[test]
+fn offers_leave_the_first_windows_of_requests_alone() {
+    let mut client = client(client_config());
+    request(&mut client, MS);
+    for _ in 0..4 {
+        let id = client.open(MS).expect("open");
+        let written = client.write(id, &mut Bytes::from(vec![7; 4 << 20]));
+        assert_eq!(written, Ok(4 << 20));
+    }
+    for _ in 0..10 {
+        let before = client.memory();
+        client.open(MS).expect("open");
+        assert_eq!(client.memory() - before, 256 << 10);
+    }
+}
+
 #[test]
 fn gateway_that_gets_an_absurd_offer_keeps_its_bounds() {
     let config = Config {
