@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
+use tandem::config::ClientOptions;
 use tandem::metrics::METRICS;
 use tandem::runtime::Running;
 
@@ -31,11 +32,26 @@ impl Ways {
         Self::start_with_tcp(name, is_blocked, |tls| tls)
     }
 
+    /// Starts a pair whose client never compares the rates of its ways.
+    pub(crate) fn start_without_comparisons(name: &str) -> Self {
+        let without = |options: &mut ClientOptions| options.warm_up = Some("0B".parse().unwrap());
+        Self::start_with(name, false, |tls| tls, without)
+    }
+
     /// Starts the pair. `over_tcp` returns the client's address for the way over TCP.
     fn start_with_tcp(
         name: &str,
         is_blocked: bool,
         over_tcp: impl FnOnce(SocketAddr) -> SocketAddr,
+    ) -> Self {
+        Self::start_with(name, is_blocked, over_tcp, |_| {})
+    }
+
+    fn start_with(
+        name: &str,
+        is_blocked: bool,
+        over_tcp: impl FnOnce(SocketAddr) -> SocketAddr,
+        change: impl FnOnce(&mut ClientOptions),
     ) -> Self {
         let certificates = Certificates::new(&format!("{NAME}-{name}"));
         let tls = endpoint(&format!("h2+tls://127.0.0.1:0?{}", certificates.identity()));
@@ -47,7 +63,7 @@ impl Ways {
         network.blocked.store(is_blocked, Ordering::SeqCst);
         let (ca, udp) = (certificates.path("ca.pem"), network.address);
         let ways = format!("{SCHEME}://{udp}?ca={ca},h2+tls://{tls}?ca={ca}");
-        let (client, http) = start_client_of(&ways, |_| {});
+        let (client, http) = start_client_of(&ways, change);
         Self {
             _certificates: certificates,
             network,
