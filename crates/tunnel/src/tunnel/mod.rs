@@ -376,6 +376,9 @@ impl Tunnel {
         }
         let stream = self.stream(id)?;
         stream.send.write(data.split_to(taken));
+        if stream.send.is_blocked() {
+            self.control.blocked.insert(id.0);
+        }
         self.update_ready(id.0);
         Ok(taken)
     }

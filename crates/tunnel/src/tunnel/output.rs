@@ -32,6 +32,9 @@ impl Tunnel {
         if self.closed.is_some() {
             return self.count_datagram(now, out);
         }
+        while let Some(id) = self.control.blocked.pop_first() {
+            self.note_blocked(now, id);
+        }
         if self.write_path_probe(now, out) {
             self.is_path_probe = true;
             return self.count_datagram(now, out);

@@ -33,6 +33,8 @@ pub(super) struct Control {
     pub(super) close: Option<u32>,
     /// Resets to send.
     pub(super) resets: BTreeSet<u32>,
+    /// Streams whose window was shut when the application wrote.
+    pub(super) blocked: BTreeSet<u32>,
     /// Streams whose zero window is probed now.
     pub(super) window_probes: BTreeSet<u32>,
 }

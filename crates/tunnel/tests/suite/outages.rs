@@ -116,3 +116,34 @@ fn data_of_the_peer_is_no_answer() {
     path.run_for(SECOND);
     assert_eq!(path.client.tunnel.unanswered_since(), None);
 }
+
+/// The sender had nothing to send when the window was shut, so it did not probe the window then.
+#[test]
+fn write_at_a_shut_window_begins_probes() {
+    let config = Config {
+        first_window: 0,
+        ..Config::default()
+    };
+    let link = LinkConfig {
+        delay: 50 * MS,
+        ..LinkConfig::default()
+    };
+    let mut path = Path::new(&config, &link, 1);
+    path.server.is_paused = true;
+    let stream = path.client.tunnel.open(path.now).expect("an open tunnel");
+    let write = |path: &mut Path, bytes: usize| {
+        let written = path.client.tunnel.write(stream, &mut vec![7; bytes].into());
+        assert_eq!(written, Ok(bytes));
+    };
+    write(&mut path, 16 << 10);
+    path.run_for(Duration::from_secs(2));
+    assert_eq!(path.client.tunnel.unacknowledged(stream), 0);
+    write(&mut path, 1);
+    path.run_for(MS);
+    path.server.is_paused = false;
+    path.is_cut = true;
+    path.run_for(MS);
+    path.is_cut = false;
+    path.run_for(Duration::from_secs(10));
+    assert_eq!(path.server.bytes_read[&stream], (16 << 10) + 1);
+}
