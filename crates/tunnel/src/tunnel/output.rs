@@ -165,6 +165,8 @@ impl Tunnel {
                         blocks: [(0, 0); MAX_BLOCKS],
                         block_count: 0,
                     }),
+                    // The peer may have reset it before it has read everything.
+                    reset_ack: true,
                     ..StreamSegment::default()
                 },
                 Some(Fate::Reset(code)) => reset_again(id, code),

@@ -62,6 +62,8 @@ enum Action {
     Finish(bool, usize),
     Reset(bool, usize),
     Prioritise(bool, usize, u8),
+    /// Stops the reader, or lets it go on.
+    Pause(bool),
     Wait(u64),
 }
 
@@ -72,6 +74,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         3 => (any::<bool>(), 0usize..8).prop_map(|(c, i)| Action::Finish(c, i)),
         1 => (any::<bool>(), 0usize..8).prop_map(|(c, i)| Action::Reset(c, i)),
         1 => (any::<bool>(), 0usize..8, 0u8..9).prop_map(|(c, i, u)| Action::Prioritise(c, i, u)),
+        1 => any::<bool>().prop_map(Action::Pause),
         4 => (0u64..400).prop_map(Action::Wait),
     ];
     prop::collection::vec(action, 1..60)
@@ -128,6 +131,14 @@ impl Model {
                 // The stream may have ended.
                 let _ = tunnel(path, client).prioritise(id, urgency);
             }
+            Action::Pause(client) => {
+                let end = if client {
+                    &mut path.client
+                } else {
+                    &mut path.server
+                };
+                end.is_paused = !end.is_paused;
+            }
             Action::Wait(time) => path.run_for(MS * time as u32),
         }
     }
@@ -170,6 +181,7 @@ proptest! {
         for action in &actions {
             model.apply(&mut path, action);
         }
+        (path.client.is_paused, path.server.is_paused) = (false, false);
         path.run_for(Duration::from_secs(110));
         prop_assert_eq!(path.client.tunnel.closed(), None);
         model.check(&path)?;
@@ -186,6 +198,22 @@ proptest! {
             prop_assert!(end.tunnel.open_streams() > 0 || end.tunnel.memory() <= offered);
         }
     }
+}
+
+/// The other end has forgotten the stream, since everything has arrived.
+#[test]
+fn reset_of_a_complete_stream_that_was_not_read_ends() {
+    let mut path = Path::new(&Config::default(), &LinkConfig::default(), 1);
+    path.client.is_paused = true;
+    let id = path.upload(b"request");
+    path.run_for(MS);
+    path.server.tunnel.finish(id).expect("an open stream");
+    path.run_for(100 * MS);
+    assert_eq!(path.server.tunnel.open_streams(), 0);
+    path.client.tunnel.reset(id, 7).expect("an open stream");
+    path.run_for(Duration::from_secs(60));
+    assert_eq!(path.client.tunnel.open_streams(), 0);
+    assert_eq!(path.client.tunnel.stats().timeouts, 0);
 }
 
 #[test]
