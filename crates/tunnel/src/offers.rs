@@ -10,7 +10,7 @@
 //! reservation over. The offer holds from its reservation on, whether it reaches the peer or not.
 //!
 //! Offers ride along with other segments, so they cost no datagram and need no timer. Nothing
-//! acknowledges them. A few copies leave, and the next offer says all that the lost ones said.
+//! acknowledges them. A few copies leave, and the next offer contains all of the lost ones.
 //! Until then, streams begin with their credit.
 
 use std::ops::Range;
