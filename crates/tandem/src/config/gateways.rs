@@ -112,16 +112,19 @@ impl GatewayEndpoint {
         }
     }
 
-    /// Begins to look up the name of the gateway if `resolve=system` permits that. The thread stays
-    /// until the resolver answers.
-    fn look_up(&self) -> Option<mpsc::Receiver<Result<(), String>>> {
+    /// Returns the addresses of the gateway's name if `resolve=system` permits its look-up.
+    fn named(&self) -> Option<Addresses> {
         let addresses = self.addresses.clone();
-        let addresses = addresses.filter(|it| it.as_given().is_none())?;
-        let (tell, found) = mpsc::channel();
-        // The check may have ended.
-        std::thread::spawn(move || drop(tell.send(addresses.look_up_now())));
-        Some(found)
+        addresses.filter(|it| it.as_given().is_none())
     }
+}
+
+/// Begins to look up a name. The thread stays until the resolver answers.
+fn begin_look_up(addresses: Addresses) -> mpsc::Receiver<Result<(), String>> {
+    let (tell, found) = mpsc::channel();
+    // The check may have ended.
+    std::thread::spawn(move || drop(tell.send(addresses.look_up_now())));
+    found
 }
 
 /// Returns the files that no other user may read: those of gateways, and that of a password.
@@ -147,9 +150,12 @@ pub(super) fn look_up<'a>(
     limit: Duration,
 ) -> Vec<ConfigError> {
     let (until, mut hosts) = (Instant::now() + limit, BTreeSet::new());
-    let first_of_host = |it: &&'a GatewayEndpoint| hosts.insert(&it.endpoint.host);
-    let begun = gateways.filter(first_of_host);
-    let begun = begun.filter_map(|gateway| Some((gateway, gateway.look_up()?)));
+    // Another way to the same host may have an address (`ip=`).
+    let begun = gateways.filter_map(|gateway| {
+        let addresses = gateway.named()?;
+        let is_first = hosts.insert(&gateway.endpoint.host);
+        is_first.then(|| (gateway, begin_look_up(addresses)))
+    });
     let begun: Vec<_> = begun.collect();
     let failed = begun.into_iter().filter_map(|(gateway, found)| {
         let rest = until.saturating_duration_since(Instant::now());
@@ -492,8 +498,9 @@ mod tests {
         let config = routed(&[
             "a.onion=h2+tls://good.example:443?resolve=system",
             "b.onion=h2+tls://silent.example:443?resolve=system",
-            "c.onion=h2+tls://none.example:443?resolve=system",
-            "d.onion=h2+tls://none.example:444?resolve=system",
+            "c.onion=h2+tls://none.example:442?ip=192.0.2.1",
+            "d.onion=h2+tls://none.example:443?resolve=system",
+            "e.onion=h2+tls://none.example:444?resolve=system",
         ]);
         let config = config.typed().expect("a configuration");
         let (end, ended) = mpsc::channel::<()>();
