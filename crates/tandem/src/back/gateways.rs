@@ -88,9 +88,22 @@ pub struct WayEntry {
 impl Gateway {
     /// Logs whether the gateway admits the session that has answered.
     fn answered(&self, session: &dyn SessionState) {
+        self.note_address(session);
         match session.admission() {
             Some(false) => self.announcer.down(&unauthorized(self.has_token)),
             _ => self.announcer.up(session.answered_in()),
+        }
+    }
+
+    /// Notes the address at which a gateway has answered early data. A dial with them ends before
+    /// the answer.
+    fn note_address(&self, session: &dyn SessionState) {
+        let addresses = self.way.addresses.as_ref();
+        let addresses = addresses.filter(|_| self.way.is_datagrams && session.is_established());
+        if let Some(addresses) = addresses
+            && let Some(at) = session.facts().and_then(|facts| facts.peer_address())
+        {
+            addresses.answered(at);
         }
     }
 }

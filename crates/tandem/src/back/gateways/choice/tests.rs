@@ -58,6 +58,8 @@ struct Way {
     was_idle: Cell<bool>,
     /// The datagrams that have arrived, if the way counts them.
     datagrams: Cell<Option<u64>>,
+    /// The address at which the gateway answers.
+    answers_at: Cell<Option<SocketAddr>>,
     /// The sessions, the exchanges and the probes that were begun.
     dials: Cell<usize>,
     runs: Cell<usize>,
@@ -83,6 +85,7 @@ impl Way {
             ends_at_probe: Cell::new(false),
             was_idle: Cell::new(false),
             datagrams: Cell::default(),
+            answers_at: Cell::default(),
             dials: Cell::new(0),
             runs: Cell::new(0),
             probes: Cell::new(0),
@@ -93,6 +96,10 @@ impl Way {
 impl Facts for Way {
     fn below(&self) -> Option<&dyn Facts> {
         None
+    }
+
+    fn peer_address(&self) -> Option<SocketAddr> {
+        self.answers_at.get()
     }
 
     fn datagrams_received(&self) -> Option<u64> {

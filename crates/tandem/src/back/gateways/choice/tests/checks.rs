@@ -222,3 +222,20 @@ fn unknown_name_of_a_gateway_fails_no_way() {
         }
     });
 }
+
+/// The dial ends before that, and the look-up of a portal must not replace the address.
+#[test]
+fn answer_to_early_data_counts_for_its_address() {
+    run(async {
+        let names = Names::new(|_| Ok(vec![([192, 0, 2, 98], 0).into()]));
+        let named = names.addresses("gw.example", 1);
+        named.look_up_now().expect("an address");
+        let scene = Scene::at(&named, [50, 5000, 5000]);
+        let at = SocketAddr::from(([192, 0, 2, 97], 1));
+        scene.ways[QUIC].is_early.set(true);
+        scene.ways[QUIC].answers_at.set(Some(at));
+        assert!(!named.is_former(at));
+        assert_eq!(scene.get(&Isolation::none()).await, QUIC);
+        assert!(named.is_former(at) && named.known().contains(&at));
+    });
+}
