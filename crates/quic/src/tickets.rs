@@ -53,6 +53,14 @@ impl Memory {
         tickets
     }
 
+    /// Returns true while early data of an isolation key have no answer. The gateway may then be at
+    /// another address, which only a handshake finds. This machine may have another address towards
+    /// that one.
+    pub(crate) fn are_unanswered(&self, isolation: &Isolation) -> bool {
+        let mut of_key = self.0.iter().filter(|((key, _), _)| key == isolation);
+        of_key.any(|(_, tickets)| tickets.lock().unanswered > 0)
+    }
+
     /// Forgets the tickets of an isolation key.
     pub(crate) fn forget(&mut self, isolation: &Isolation) {
         self.0.retain(|((key, _), _)| key != isolation);
@@ -122,12 +130,6 @@ impl Tickets {
     /// Forgets the tickets that came before a mark.
     pub(crate) fn forget_before(&self, mark: u64) {
         self.lock().tickets.retain(|(number, _)| *number >= mark);
-    }
-
-    /// Returns true while early data of a connection have no answer. The gateway may then be at
-    /// another address, which only a handshake finds.
-    pub(crate) fn are_unanswered(&self) -> bool {
-        self.lock().unanswered > 0
     }
 
     /// Notes early data, whose answer has come or is given up once the value is dropped.
@@ -285,6 +287,18 @@ mod tests {
             tickets.ended();
             assert_eq!(tickets.take(""), expected);
         }
+    }
+
+    #[test]
+    fn early_data_without_an_answer_count_in_all_networks() {
+        let mut memory = Memory::default();
+        let unanswered = memory.of(&key("a"), HOME).unanswered();
+        memory.of(&key("a"), PUBLIC);
+        memory.of(&key("b"), HOME);
+        assert!(memory.are_unanswered(&key("a")));
+        assert!(!memory.are_unanswered(&key("b")));
+        drop(unanswered);
+        assert!(!memory.are_unanswered(&key("a")));
     }
 
     #[test]

@@ -226,9 +226,10 @@ impl Dialling {
         let shown = tickets.clone().zip(mark);
         let alive = Alive::new(tickets, io);
         let mut limit = Box::pin(no_answer(self.timeout, Arc::clone(&watch)));
-        let early = match &shown {
-            Some((tickets, _)) if tickets.are_unanswered() => Err(connecting),
-            _ => connecting.into_0rtt(),
+        let waits = |of: &Isolation| self.memory.borrow().are_unanswered(of);
+        let early = match isolation.is_some_and(waits) {
+            true => Err(connecting),
+            false => connecting.into_0rtt(),
         };
         let connecting = match early {
             Ok((connection, accepted)) => {
