@@ -40,8 +40,10 @@ pub enum Socket {
     Udp(UdpSocket),
 }
 
-/// The number of connections that may wait to be accepted.
-const BACKLOG: i32 = 1024;
+/// The number of connections that may wait to be accepted. The kernel limits it to
+/// `net.core.somaxconn`, which is 4096 by default. Above it, a client repeats its SYN only after a
+/// second.
+const BACKLOG: i32 = 4096;
 
 impl Socket {
     /// Binds `address`, and listens if the protocol has connections. IPv6 sockets accept no IPv4
