@@ -25,6 +25,19 @@ fn finish(browser: &mut Client, origin: &FileOrigin) -> Duration {
     longest
 }
 
+/// Begins to load a file over UDP that is long enough for a comparison of the ways.
+fn large_download(ways: &Ways) -> (FileOrigin, Client) {
+    let origin = FileOrigin::start(FileRules {
+        size: 4 << 20,
+        ..FileRules::default()
+    });
+    let mut browser = Client::to(ways.http);
+    browser.send(request("GET", &origin.url(), ""));
+    assert_eq!(browser.head().unwrap().status, 200);
+    assert!(ways.is_over_udp());
+    (origin, browser)
+}
+
 #[test]
 fn download_goes_on_over_tcp_when_udp_breaks() {
     let ways = Ways::start("download-broken", false);
@@ -45,14 +58,7 @@ fn download_goes_on_over_tcp_when_udp_breaks() {
 #[test]
 fn download_goes_on_over_tcp_where_udp_is_throttled() {
     let ways = Ways::start("download-throttled", false);
-    let origin = FileOrigin::start(FileRules {
-        size: 4 << 20,
-        ..FileRules::default()
-    });
-    let mut browser = Client::to(ways.http);
-    browser.send(request("GET", &origin.url(), ""));
-    assert_eq!(browser.head().unwrap().status, 200);
-    assert!(ways.is_over_udp());
+    let (origin, mut browser) = large_download(&ways);
     ways.network.policed.store(32_000, Ordering::SeqCst);
     let begun = Instant::now();
     assert!(browser.read_exact(4 << 20) == origin.file());
@@ -67,14 +73,7 @@ fn download_goes_on_over_tcp_where_udp_is_throttled() {
 #[test]
 fn download_of_a_changed_file_stays_on_throttled_udp() {
     let ways = Ways::start("download-throttled-changed", false);
-    let origin = FileOrigin::start(FileRules {
-        size: 4 << 20,
-        ..FileRules::default()
-    });
-    let mut browser = Client::to(ways.http);
-    browser.send(request("GET", &origin.url(), ""));
-    assert_eq!(browser.head().unwrap().status, 200);
-    assert!(ways.is_over_udp());
+    let (origin, mut browser) = large_download(&ways);
     assert_eq!(origin.range(), None);
     origin.change();
     ways.network.policed.store(32_000, Ordering::SeqCst);

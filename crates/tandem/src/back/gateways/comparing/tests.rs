@@ -192,6 +192,20 @@ fn download(pool: &Rc<Gateways>) -> tokio::task::JoinHandle<u64> {
     tokio::task::spawn_local(async move { get(&pool, "/download").await })
 }
 
+/// Creates a pool whose way over datagrams is slow, and that way.
+fn with_slow_udp() -> (Rc<Way>, Rc<Gateways>) {
+    let (udp, tcp) = (Way::new(0.25 * MBIT), Way::new(20.0 * MBIT));
+    let pool = pool(&udp, &tcp);
+    (udp, pool)
+}
+
+/// Waits until the session of a way has ended at the request for filler.
+async fn end_of_session(udp: &Way) {
+    while udp.ends.get() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// Waits, and requests a page. Returns the way that carried it: `"udp"` or `"tcp"`.
 async fn way_after(pool: &Rc<Gateways>, seconds: u64, udp: &Way) -> &'static str {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
@@ -240,9 +254,8 @@ fn throttled_way_is_left_and_used_again_later() {
 #[test]
 fn way_is_compared_again_if_its_session_has_ended() {
     run(async {
-        let (udp, tcp) = (Way::new(0.25 * MBIT), Way::new(20.0 * MBIT));
+        let (udp, pool) = with_slow_udp();
         udp.ends.set(true);
-        let pool = pool(&udp, &tcp);
         let download = download(&pool);
         // Two seconds of observation, and the two comparisons.
         tokio::time::sleep(Duration::from_secs(6)).await;
@@ -255,13 +268,10 @@ fn way_is_compared_again_if_its_session_has_ended() {
 #[test]
 fn second_comparison_leaves_a_broken_way_suspended() {
     run(async {
-        let (udp, tcp) = (Way::new(0.25 * MBIT), Way::new(20.0 * MBIT));
+        let (udp, pool) = with_slow_udp();
         udp.ends.set(true);
-        let pool = pool(&udp, &tcp);
         let download = download(&pool);
-        while udp.ends.get() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        end_of_session(&udp).await;
         // The way has broken, and TCP takes the requests.
         pool.groups[0].ways.borrow_mut().failed(None, 0, now());
         for _ in 0..100 {
@@ -275,13 +285,10 @@ fn second_comparison_leaves_a_broken_way_suspended() {
 #[test]
 fn pool_that_drains_repeats_no_comparison() {
     run(async {
-        let (udp, tcp) = (Way::new(0.25 * MBIT), Way::new(20.0 * MBIT));
+        let (udp, pool) = with_slow_udp();
         udp.ends.set(true);
-        let pool = pool(&udp, &tcp);
         let download = download(&pool);
-        while udp.ends.get() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        end_of_session(&udp).await;
         let filler = udp.filler.get();
         pool.drain();
         assert_eq!(download.await.expect("it ends"), DOWNLOAD);
@@ -292,8 +299,7 @@ fn pool_that_drains_repeats_no_comparison() {
 #[test]
 fn way_slow_during_a_comparison_is_compared_after_it() {
     run(async {
-        let (udp, tcp) = (Way::new(0.25 * MBIT), Way::new(20.0 * MBIT));
-        let pool = pool(&udp, &tcp);
+        let (udp, pool) = with_slow_udp();
         pool.groups[0].comparing.set(true);
         let download = download(&pool);
         assert_eq!(way_after(&pool, 5, &udp).await, "udp");
