@@ -70,7 +70,7 @@ impl std::fmt::Debug for Target {
 /// Returns the address to which a transport sends datagrams.
 ///
 /// # Errors
-/// Fails if the address is not known: behind a proxy it never is.
+/// Fails if the address is not known, as that of a name behind a proxy.
 pub fn datagram_address(target: &Target) -> Result<SocketAddr, Error> {
     target.direct_address().ok_or_else(|| {
         let detail = "datagrams cannot go through a proxy";
