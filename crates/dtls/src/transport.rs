@@ -481,10 +481,7 @@ mod tests {
     fn client_offers_windows_where_its_gateway_may_push() {
         let offered = |endpoint: &str| {
             let context = DialContext {
-                streams: Rc::new(Tcp {
-                    options: None,
-                    pinned: None,
-                }),
+                streams: Rc::new(Tcp::default()),
                 congestion: String::new(),
                 stream_window: u32::MAX,
                 early_data: false,

@@ -31,10 +31,7 @@ async fn connect(certificates: &Certificates) -> (Rc<dyn Streams>, Rc<dyn Stream
     let address = socket.local_addr().unwrap();
     let mut listener = listening.listen(socket).unwrap();
     let context = DialContext {
-        streams: Rc::new(Tcp {
-            options: None,
-            pinned: None,
-        }),
+        streams: Rc::new(Tcp::default()),
         congestion: String::new(),
         stream_window: u32::MAX,
         early_data: false,

@@ -209,10 +209,7 @@ fn listen<T>(
         origin_form: OriginForm::Only(Rc::clone(&own)),
         ends_unasked: true,
     };
-    let transport = Tcp {
-        options: None,
-        pinned: None,
-    };
+    let transport = Tcp::default();
     let listener = transport.listen(socket)?;
     let (stage, result) = stage(local, own)?;
     let front = Front {

@@ -215,10 +215,7 @@ mod tests {
         let _log = tracing::subscriber::set_default(subscriber.finish());
         let front = || Front {
             protocol: ListenerProtocol::Session(Rc::new(Unserved)),
-            transport: Box::new(Tcp {
-                options: None,
-                pinned: None,
-            }),
+            transport: Box::new(Tcp::default()),
             new_stage: Rc::new(
                 |_: &Rc<dyn Facts>, _: Peer, _: &Rc<Connection>| -> Rc<dyn Stage> {
                     unreachable!("no connection is accepted")

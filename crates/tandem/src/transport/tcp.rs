@@ -137,7 +137,7 @@ pub async fn connect(
 }
 
 /// The TCP transport. It dials addresses only: a name without a known address is an error.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tcp {
     /// The options of sockets that face the slow path. With `None`, small writes are only sent
     /// without delay, so that they do not wait for acknowledgements.

@@ -163,10 +163,7 @@ impl Visitor {
         let endpoint = server(scheme, address);
         let transports = transports();
         let provider = transports.to_dial(&endpoint).expect("a known transport");
-        let tcp = Tcp {
-            options: None,
-            pinned: None,
-        };
+        let tcp = Tcp::default();
         let context = DialContext {
             streams: Rc::new(tcp),
             congestion: String::new(),
