@@ -2,6 +2,7 @@
 //! way.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tandem_http::{RequestHead, ResponseHead};
 
@@ -10,6 +11,7 @@ use super::fetch_phase::FetchPhase;
 use super::fetch_queue::Turn;
 use super::table::PageId;
 use crate::fetch_standard::Metadata;
+use crate::response_rules::Reuse;
 use crate::wire::{ASKED_AS_FIELD, ASKED_FIELD, RequestHashes, url_hash};
 
 /// The length in bytes of one pushed body, beyond which only a request for it keeps it alive.
@@ -74,9 +76,13 @@ pub(super) struct Fetch {
     /// The head of the response, if it waits for a request.
     pub(super) withheld: Option<Box<ResponseHead>>,
     pub(super) stream: PushStream,
-    /// True if the browser claimed the push while it was held. If caches can keep the response, the
-    /// claim shows that the browser has no copy.
+    /// True if the browser claimed the push while it was held, or soon after another claim had
+    /// released it. If caches can keep the response, the claim shows that the browser has no copy.
     pub(super) is_sign: bool,
+    /// The time at which a claim of another resource has released the fetch.
+    pub(super) released: Option<Instant>,
+    /// The use that caches can make of the response, once its head has arrived with status 200.
+    pub(super) reuse: Option<Reuse>,
     /// True if only the head is requested, with HEAD: the browser has a copy that is too old.
     pub(super) is_check: bool,
     /// True if the resource is a document that may follow the page.

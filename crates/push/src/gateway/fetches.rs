@@ -12,6 +12,7 @@ use super::document::Purpose;
 use super::fetch::{MAX_PUSH_BYTES, PushStream};
 use super::fetch_phase::{FetchPhase, Passage, Start};
 use super::fetch_queue::Turn;
+use super::holds::is_of_burst;
 use super::next_page::is_plain_document;
 use super::output::{Order, Output, PushError};
 use super::page::Page;
@@ -302,8 +303,15 @@ impl Gateway {
         if let Some(fetch) = self.fetches.get_mut(id) {
             fetch.requested = true;
             fetch.turn = self.queue.raise(fetch.turn);
-            fetch.is_sign |= fetch.phase.is_held();
+            let is_new =
+                !fetch.is_sign && (fetch.phase.is_held() || is_of_burst(now, fetch.released));
+            fetch.is_sign |= is_new;
+            let (page, reuse) = (fetch.page, fetch.reuse.filter(|_| is_new));
             self.release_hold(now, id);
+            // The head has come before the claim.
+            if let Some(reuse) = reuse {
+                self.note_sign(now, page, id, reuse);
+            }
         }
     }
 

@@ -46,6 +46,17 @@ const HOLD_PERIOD: Duration = Duration::from_secs(8);
 /// The largest number of joined documents that are remembered.
 const MAX_JOINED: usize = 16;
 
+/// The time in which the browser makes the requests of a page that it has just read. Those of one
+/// burst may arrive before or after the response to the first of them, which an origin close to the
+/// gateway sends within a millisecond.
+const BURST: Duration = Duration::from_millis(100);
+
+/// Returns true if a claim belongs to the burst of the claim that has released its fetch. The
+/// browser has then made it without regard to the release.
+pub(super) fn is_of_burst(now: Instant, released: Option<Instant>) -> bool {
+    released.is_some_and(|at| now.saturating_duration_since(at) < BURST)
+}
+
 impl Gateway {
     /// Records the signs of earlier visits in a request and its response. After a sign, the site's
     /// pages are held from now on. `hash` is that of the URL.
@@ -255,9 +266,10 @@ impl Gateway {
     /// Handles the use that caches can make of a response. If the browser claimed the push, other
     /// held fetches may begin.
     pub(super) fn note_reuse(&mut self, now: Instant, id: FetchId, reuse: Reuse) {
-        let Some(fetch) = self.fetches.get(id) else {
+        let Some(fetch) = self.fetches.get_mut(id) else {
             return;
         };
+        fetch.reuse = Some(reuse);
         let (page, is_sign) = (fetch.page, fetch.is_sign);
         let hold = self.pages.get_mut(page).and_then(|page| page.hold.as_mut());
         let Some(hold) = hold else {
@@ -265,12 +277,30 @@ impl Gateway {
         };
         if reuse != Reuse::Never {
             hold.seen.entry(Siblings::of(fetch)).or_default().kept += 1;
-            if is_sign {
-                self.note_claim(now, page);
-            }
-        } else if is_sign {
-            let siblings = Siblings::of(fetch);
+        }
+        if is_sign {
+            self.note_sign(now, page, id, reuse);
+        }
+    }
+
+    /// Handles a claim that shows what the browser lacks, once the use is known that caches can
+    /// make of the response.
+    pub(super) fn note_sign(&mut self, now: Instant, page: PageId, id: FetchId, reuse: Reuse) {
+        if reuse != Reuse::Never {
+            return self.note_claim(now, page);
+        }
+        if let Some(siblings) = self.fetches.get(id).map(Siblings::of) {
             self.release_siblings(now, page, siblings);
+        }
+    }
+
+    /// Lets held fetches begin because of a claim of another resource.
+    fn release_all(&mut self, now: Instant, released: Vec<FetchId>) {
+        for id in released {
+            if let Some(fetch) = self.fetches.get_mut(id) {
+                fetch.released = Some(now);
+            }
+            self.release_hold(now, id);
         }
     }
 
@@ -294,9 +324,7 @@ impl Gateway {
         if let Some(page) = self.pages.get_mut(id) {
             page.hold = Some(hold);
         }
-        for fetch in released {
-            self.release_hold(now, fetch);
-        }
+        self.release_all(now, released);
     }
 
     /// Takes at most `allowance` fetches that `is_covered` accepts out of those that wait. Returns
@@ -353,9 +381,7 @@ impl Gateway {
         {
             page.hold = Some(hold);
         }
-        for fetch in released {
-            self.release_hold(now, fetch);
-        }
+        self.release_all(now, released);
     }
 
     /// Returns the time at which the next held fetch is given up.

@@ -288,6 +288,8 @@ impl Gateway {
             withheld: None,
             stream: PushStream::Unopened,
             is_sign: false,
+            released: None,
+            reuse: None,
             is_check,
             is_next,
             validates: self.cache.is_validatable(target.hash),

@@ -245,6 +245,43 @@ fn claims_grow_with_the_signs_of_a_page() {
 }
 
 #[test]
+fn claims_of_one_burst_count_on_both_sides_of_a_head() {
+    for (millis, has_head, count) in [
+        (0, false, 16),
+        (99, false, 16),
+        (99, true, 16),
+        (100, false, 0),
+        (100, true, 0),
+    ] {
+        let mut scene = Scene::new(Config {
+            fetches: 100,
+            first_fetches: 100,
+            ..Config::default()
+        });
+        assert!(scene.gateway.open_companion(true));
+        let images = (0..40).map(|at| format!("<img src=/{at}>"));
+        let page = begin_returning(&mut scene, "/page", &images.collect::<String>());
+        let held = held(&mut scene, page);
+        let (first, second) = (fetch_of(&held, "/0"), fetch_of(&held, "/1"));
+        scene.report(Fate::Late, "/0");
+        assert_eq!(begun(&mut scene), ["/0"]);
+        assert_eq!(scene.fetch_head(first, FRESH), Ok(()));
+        assert_eq!(begun(&mut scene).len(), 8, "one claim");
+        scene.now += Duration::from_millis(millis);
+        if has_head {
+            assert_eq!(scene.fetch_head(second, FRESH), Ok(()));
+        }
+        scene.report(Fate::Late, "/1");
+        if !has_head {
+            assert_eq!(begun(&mut scene).len(), 0);
+            assert_eq!(scene.fetch_head(second, FRESH), Ok(()));
+        }
+        let begun = begun(&mut scene).len();
+        assert_eq!(begun, count, "{millis} ms, {has_head}");
+    }
+}
+
+#[test]
 fn learned_need_waits_until_the_page_names_its_host() {
     let learned = "http://i.a.test/learned.png";
     for (body, is_named) in [("<img src=http://i.a.test/x.png>", true), ("", false)] {
