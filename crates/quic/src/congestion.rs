@@ -258,6 +258,10 @@ impl Controller for Resuming {
         }
     }
 
+    fn on_spurious_loss(&mut self, _now: Instant, bytes: u64) {
+        self.state().inner.on_spurious(bytes);
+    }
+
     fn on_mtu_update(&mut self, new_mtu: u16) {
         self.state().inner.set_mtu(new_mtu);
     }

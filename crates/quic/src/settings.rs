@@ -35,13 +35,6 @@ pub(crate) const DATAGRAMS_UNSENT: usize = 8 << 10;
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// The time without a datagram after which a connection is lost, in milliseconds.
 const IDLE: u32 = 50_000;
-/// The packet threshold of loss detection (RFC 9002 section 6.1.1). It is more than a path
-/// reorders, so that the time decides. With the recommended three packets, reordering by 5 ms takes
-/// nine tenths of the rate.
-const PACKET_THRESHOLD: u32 = 1 << 16;
-/// The time threshold of loss detection, in round trips (RFC 9002 section 6.1.2). Reordering by up
-/// to half a round trip is no loss, and the repair of a loss begins by as much later.
-const TIME_THRESHOLD: f32 = 1.5;
 
 /// The option of an endpoint that chooses the congestion control.
 pub(crate) const CONGESTION: &str = "congestion";
@@ -62,7 +55,6 @@ pub(crate) fn transport(
         .datagram_send_buffer_size(DATAGRAMS_UNSENT)
         // The spin bit would show the round trip to everyone on the path.
         .allow_spin(false);
-    tolerate_reordering(&mut config);
     let algorithm = match endpoint.option(CONGESTION) {
         Some("cubic") => Algorithm::Cubic,
         Some("bbr") => Algorithm::Bbr,
@@ -72,13 +64,6 @@ pub(crate) fn transport(
     };
     config.congestion_controller_factory(Arc::new(Factory(algorithm)));
     Ok(config)
-}
-
-/// Sets the reordering that is not taken for loss.
-pub(crate) fn tolerate_reordering(config: &mut TransportConfig) {
-    config
-        .packet_threshold(PACKET_THRESHOLD)
-        .time_threshold(TIME_THRESHOLD);
 }
 
 /// Checks the options without access to files.

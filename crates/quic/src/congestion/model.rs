@@ -42,8 +42,24 @@ pub(super) struct Model {
     /// The transmissions that may still be acknowledged, oldest first.
     stamps: VecDeque<(Duration, Stamp)>,
     in_flight: u64,
-    /// The start of the last episode of losses. Packets that left earlier belong to it.
-    episode: Option<Duration>,
+    /// The last episode of losses.
+    episode: Option<Episode>,
+}
+
+/// An episode of losses.
+#[derive(Clone, Copy, Debug)]
+struct Episode {
+    /// The time at which it was noticed. Packets that left earlier belong to it.
+    begun: Duration,
+    /// The bytes that were declared lost. `None` if it has another cause, which has no undo.
+    lost: Option<u64>,
+}
+
+impl Episode {
+    /// Returns an episode that is no loss of single packets.
+    const fn other(begun: Duration) -> Self {
+        Self { begun, lost: None }
+    }
 }
 
 impl Model {
@@ -113,7 +129,7 @@ impl Model {
         self.delivery.restart(now);
         self.rate = 0;
         self.limit = u64::MAX;
-        self.episode = Some(now);
+        self.episode = Some(Episode::other(now));
         self.controller.reduce(to, self.segment);
     }
 
@@ -212,18 +228,44 @@ impl Model {
         if self.delivery.counts(sent) {
             self.controller.on_lost(bytes);
         }
-        if self.episode.is_none_or(|begun| sent > begun) {
-            self.episode = Some(now);
+        if self.episode.is_none_or(|episode| sent > episode.begun) {
             match bytes {
                 0 => self.controller.on_mark(now),
                 _ => self.controller.on_congestion(now),
             }
+            self.episode = Some(Episode {
+                begun: now,
+                lost: (bytes > 0).then_some(0),
+            });
+        }
+        if let Some(lost) = self
+            .episode
+            .as_mut()
+            .and_then(|episode| episode.lost.as_mut())
+        {
+            *lost += bytes;
+        }
+    }
+
+    /// Notes that packets of `bytes` bytes have arrived that were declared lost. The last episode
+    /// is undone once all of its packets have arrived.
+    pub(super) fn on_spurious(&mut self, bytes: u64) {
+        let Some(episode) = &mut self.episode else {
+            return;
+        };
+        let Some(lost) = &mut episode.lost else {
+            return;
+        };
+        *lost = lost.saturating_sub(bytes);
+        if *lost == 0 {
+            episode.lost = None;
+            self.controller.undo();
         }
     }
 
     /// Notes that all packets of a long time were lost.
     pub(super) fn on_timeout(&mut self, now: Duration) {
-        self.episode = Some(now);
+        self.episode = Some(Episode::other(now));
         self.controller.on_timeout(now);
     }
 }
@@ -246,6 +288,24 @@ mod tests {
             model.begin(Duration::from_millis(40));
             assert_eq!(model.initial_window(), packets * 1200);
         }
+    }
+
+    #[test]
+    fn model_undoes_an_episode_that_was_no_loss() {
+        let late = Duration::from_millis(400);
+        let mut model = Model::new(Algorithm::Cubic, 1200);
+        let window = model.window();
+        model.on_congestion(late, Duration::from_millis(100), 2400);
+        let reduced = model.window();
+        assert!(reduced < window);
+        model.on_spurious(1200);
+        assert_eq!(model.window(), reduced, "one packet is still lost");
+        model.on_spurious(1200);
+        assert_eq!(model.window(), window);
+        model.on_congestion(2 * late, late + late / 2, 0);
+        let marked = model.window();
+        model.on_spurious(1200);
+        assert_eq!(model.window(), marked, "a mark is no loss");
     }
 
     #[test]

@@ -22,7 +22,6 @@ use tandem_link::{Link, LinkConfig};
 use tandem_resume::Outcome;
 
 use super::*;
-use crate::settings;
 
 const MS: Duration = Duration::from_millis(1);
 const ROUND: Duration = Duration::from_millis(600);
@@ -146,7 +145,6 @@ fn configs(algorithm: Algorithm) -> (ClientConfig, ServerConfig) {
         .stream_receive_window(VarInt::from_u32(64 << 20))
         .send_window(16 << 20)
         .congestion_controller_factory(Arc::new(Factory(algorithm)));
-    settings::tolerate_reordering(&mut transport);
     let transport = Arc::new(transport);
     client.transport_config(Arc::clone(&transport));
     server.transport_config(transport);
