@@ -31,6 +31,52 @@ pub struct Measure {
     pub rate: f64,
 }
 
+/// The state of the kernel's BBR (version 1) on a connection over TCP.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BbrState {
+    /// The phase of the control.
+    pub phase: BbrPhase,
+    /// The bandwidth estimate in bytes per second.
+    pub bandwidth: u64,
+    /// The smoothed round trip.
+    pub round_trip: Duration,
+    /// The shortest round trip of the last minutes.
+    pub least_round_trip: Duration,
+    /// True if data were missing for the last rate sample (application-limited).
+    pub starved: bool,
+    /// True if no packet is missing.
+    pub intact: bool,
+    /// The segments with data that were sent so far.
+    pub sent: u32,
+    /// The segments that were sent again so far.
+    pub sent_again: u32,
+}
+
+/// A phase of BBR.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum BbrPhase {
+    /// `STARTUP` or `DRAIN`: the bandwidth is not known yet.
+    Starting,
+    /// `PROBE_BW`: the connection sends at the known bandwidth.
+    Steady,
+    /// `PROBE_RTT`: only four packets are in flight.
+    ProbingRoundTrip,
+}
+
+/// Controls the kernel's BBR (version 1) of a connection over TCP.
+pub trait KernelBbr {
+    /// Returns the state of the control, or `None` if it is another control or version.
+    fn state(&self) -> Option<BbrState>;
+
+    /// Restarts the control. It keeps its congestion window, takes the shortest round trip of the
+    /// last minutes, and sends at most `rate` bytes per second. Returns false if the system refuses
+    /// this.
+    fn restart(&self, rate: u64) -> bool;
+
+    /// Removes the limit of [`KernelBbr::restart`].
+    fn lift(&self);
+}
+
 /// The facts known about a path.
 ///
 /// Each method asks the layer below by default, so a layer overrides only those that it can answer.
@@ -69,6 +115,11 @@ pub trait Facts {
     /// is idle.
     fn is_over_bbr(&self) -> bool {
         self.below().is_some_and(Facts::is_over_bbr)
+    }
+
+    /// Returns the kernel's BBR of a connection over TCP, or `None` if the system has no access.
+    fn kernel_bbr(&self) -> Option<&dyn KernelBbr> {
+        self.below()?.kernel_bbr()
     }
 
     /// Returns the number of unsent bytes that the connection holds before it reports itself full.

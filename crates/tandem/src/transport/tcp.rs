@@ -13,6 +13,8 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
 #[cfg(target_os = "linux")]
+mod bbr;
+#[cfg(target_os = "linux")]
 mod cached;
 mod info;
 mod socket;

@@ -17,6 +17,8 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::info;
+#[cfg(target_os = "linux")]
+use crate::path::{BbrState, KernelBbr};
 use crate::path::{Facts, Measure, Path};
 
 /// Creates a path from a connected socket.
@@ -76,6 +78,11 @@ impl Facts for SharedSocket {
             .is_ok_and(|name| name.starts_with(b"bbr"))
     }
 
+    #[cfg(target_os = "linux")]
+    fn kernel_bbr(&self) -> Option<&dyn KernelBbr> {
+        Some(self)
+    }
+
     fn unsent_limit(&self) -> Option<u32> {
         SockRef::from(&*self.stream.borrow())
             .tcp_notsent_lowat()
@@ -106,6 +113,21 @@ impl Facts for SharedSocket {
     fn reset_on_close(&self) {
         // The option is rejected only if the kernel has already closed the connection.
         let _ = SockRef::from(&*self.stream.borrow()).set_linger(Some(Duration::ZERO));
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl KernelBbr for SharedSocket {
+    fn state(&self) -> Option<BbrState> {
+        info::bbr(&self.stream.borrow())
+    }
+
+    fn restart(&self, rate: u64) -> bool {
+        super::bbr::restart(&self.stream.borrow(), rate).is_ok()
+    }
+
+    fn lift(&self) {
+        super::bbr::lift(&self.stream.borrow());
     }
 }
 
