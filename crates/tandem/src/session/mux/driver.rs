@@ -16,6 +16,7 @@ use tandem_http::{ByteMux, Event, Reason, Role, SendBuf};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::clock::Clock;
+use super::probe_rtt::ProbeRtt;
 use super::scratch::with_buffer;
 use super::unsent::Unsent;
 use super::{InputTime, Shared, mismatch, other_end, ping};
@@ -77,6 +78,8 @@ pub(super) struct Driver<O> {
     /// The limit on unsent data in the kernel. It is `None` until the first write, because the path
     /// may not be connected before that.
     unsent: Option<Unsent>,
+    /// The watch over the kernel's BBR, which is `None` until the first write as well.
+    probe_rtt: Option<ProbeRtt>,
     /// True while the backlog has at least [`BACKLOG`] bytes: no input is read until the client
     /// takes queued output.
     deaf: bool,
@@ -119,6 +122,7 @@ impl<O: Owner> Driver<O> {
             drain: drain.map(|drain| Box::pin(drain.begun()) as _),
             out: SendBuf::new(),
             unsent: None,
+            probe_rtt: None,
             deaf: false,
             whole_writes: 0,
             clock: Clock::new(timeouts, role == Role::Server, now),
@@ -486,6 +490,8 @@ impl<O: Owner> Driver<O> {
         let facts = &**self.path.facts();
         let unsent = self.unsent.get_or_insert_with(|| Unsent::of(facts));
         unsent.wrote(facts, written);
+        let probe_rtt = self.probe_rtt.get_or_insert_with(|| ProbeRtt::of(facts));
+        probe_rtt.wrote(facts);
         self.whole_writes = if self.out.is_empty() {
             self.whole_writes.saturating_add(1)
         } else {

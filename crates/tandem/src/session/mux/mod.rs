@@ -31,6 +31,7 @@ mod mismatch;
 mod order;
 mod over_streams;
 mod ping;
+mod probe_rtt;
 mod pushed_heads;
 mod refused;
 mod scratch;

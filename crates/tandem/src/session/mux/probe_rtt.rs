@@ -1,0 +1,304 @@
+//! Spares the kernel's BBR needless measurements of the round trip (`PROBE_RTT`).
+//!
+//! BBR sends only four packets in a round trip and 200 ms once its shortest round trip is ten
+//! seconds old. On a path of 490 ms this costs 7 % of the rate. While the round trips are nearly as
+//! short as ever, there is no queue to drain, and the measurement finds nothing. A restarted
+//! control takes the shortest round trip of the connection, which is good for ten more seconds.
+//!
+//! Every sixth measurement takes place, because the path may have become longer.
+
+use std::time::{Duration, Instant};
+
+use crate::path::{BbrPhase, BbrState, Facts};
+
+/// The age of the shortest round trip from which on the control may restart.
+const FROM: Duration = Duration::from_secs(7);
+
+/// The age at which the measurement has taken place. The age counts from the first write, and the
+/// handshakes before it took some round trips.
+const UNTIL: Duration = Duration::from_secs(11);
+
+/// The time between two looks at the control.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A pause between writes after which the session counts as idle, and the time for which it must
+/// then be busy. While the queue of the start-up drains, a busy session pauses for up to a second.
+const PAUSE: Duration = Duration::from_secs(2);
+const BUSY: Duration = Duration::from_secs(2);
+
+/// The round trip below which a measurement costs too little.
+const LEAST_ROUND_TRIP: Duration = Duration::from_millis(80);
+
+/// The number of measurements in a row that are spared.
+const SPARED: u32 = 5;
+
+/// The watch over the control of one session's socket.
+#[derive(Debug)]
+pub(super) struct ProbeRtt {
+    /// True if the congestion control may be the kernel's BBR of version 1.
+    possible: bool,
+    /// The time since which BBR has its shortest round trip, as far as this is known.
+    since: Instant,
+    /// The times of the last look, of the last write and of the first write after a pause.
+    looked: Instant,
+    wrote: Instant,
+    busy: Instant,
+    /// The number of measurements that were spared since the last one.
+    spared: u32,
+    /// True while the rate is limited after a restart.
+    limited: bool,
+    /// The segments sent and sent again by the time `since`.
+    sent: u32,
+    sent_again: u32,
+}
+
+/// The next action on the control.
+#[derive(Debug, PartialEq)]
+enum Step {
+    Wait,
+    /// Restarts it with a limit in bytes per second.
+    Restart(u64),
+    Lift,
+}
+
+impl ProbeRtt {
+    /// Starts with the first write to a path.
+    pub(super) fn of(path: &dyn Facts) -> Self {
+        let possible = path.is_over_bbr() && path.kernel_bbr().is_some();
+        Self::starting_at(possible, Instant::now())
+    }
+
+    const fn starting_at(possible: bool, now: Instant) -> Self {
+        Self {
+            possible,
+            since: now,
+            looked: now,
+            wrote: now,
+            busy: now,
+            spared: 0,
+            limited: false,
+            sent: 0,
+            sent_again: 0,
+        }
+    }
+
+    /// Notes that the path has accepted bytes, and restarts the control when that is due.
+    pub(super) fn wrote(&mut self, path: &dyn Facts) {
+        if !self.possible {
+            return;
+        }
+        let now = Instant::now();
+        if !self.looks_after_write(now) {
+            return;
+        }
+        let control = path.kernel_bbr();
+        let Some((control, state)) = control.and_then(|bbr| Some((bbr, bbr.state()?))) else {
+            self.possible = false;
+            return;
+        };
+        match self.step(&state, now) {
+            Step::Wait => {}
+            Step::Restart(rate) => self.possible = control.restart(rate),
+            Step::Lift => control.lift(),
+        }
+    }
+
+    /// Notes a write. Returns true if the control is to be looked at.
+    fn looks_after_write(&mut self, now: Instant) -> bool {
+        if now.saturating_duration_since(self.wrote) > PAUSE {
+            self.busy = now;
+        }
+        self.wrote = now;
+        let due = self.limited
+            || (self.age(now) >= FROM && self.spared < SPARED)
+            || self.age(now) >= UNTIL;
+        let looks = due && now.saturating_duration_since(self.looked) >= LOOK;
+        if looks {
+            self.looked = now;
+        }
+        looks
+    }
+
+    /// Decides by the state of the control.
+    fn step(&mut self, state: &BbrState, now: Instant) -> Step {
+        let measures = state.phase == BbrPhase::ProbingRoundTrip;
+        if measures || self.age(now) >= UNTIL {
+            self.spared = 0;
+            self.renewed(state, now);
+        }
+        if self.limited {
+            // In STARTUP the limit is needed. The phase lasts while the application has few data.
+            self.limited = state.phase == BbrPhase::Starting;
+            return if self.limited { Step::Wait } else { Step::Lift };
+        }
+        if self.age(now) < FROM || !self.is_needless(state, now) {
+            return Step::Wait;
+        }
+        self.spared += 1;
+        self.limited = true;
+        self.renewed(state, now);
+        Step::Restart(state.bandwidth)
+    }
+
+    /// Notes that the control has a new shortest round trip.
+    const fn renewed(&mut self, state: &BbrState, now: Instant) {
+        self.since = now;
+        (self.sent, self.sent_again) = (state.sent, state.sent_again);
+    }
+
+    /// Returns true if a measurement would cost much and find nothing.
+    fn is_needless(&self, state: &BbrState, now: Instant) -> bool {
+        // A restarted control forgets that it has met a policer. A policer drops more.
+        let again = u64::from(state.sent_again.wrapping_sub(self.sent_again));
+        let few_losses = again * 50 <= u64::from(state.sent.wrapping_sub(self.sent));
+        state.phase == BbrPhase::Steady
+            && state.intact
+            && !state.starved
+            && few_losses
+            && state.bandwidth > 0
+            && state.least_round_trip >= LEAST_ROUND_TRIP
+            && state.round_trip * 4 <= state.least_round_trip * 5
+            && now.saturating_duration_since(self.busy) >= BUSY
+    }
+
+    fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The state of a busy connection without a queue.
+    fn steady() -> BbrState {
+        BbrState {
+            phase: BbrPhase::Steady,
+            bandwidth: 120_000,
+            round_trip: Duration::from_millis(540),
+            least_round_trip: Duration::from_millis(490),
+            starved: false,
+            intact: true,
+            sent: 1000,
+            sent_again: 20,
+        }
+    }
+
+    /// Writes each 10 ms for some seconds, and returns the steps with their times in milliseconds.
+    fn steps_within(
+        probe: &mut ProbeRtt,
+        begin: Instant,
+        seconds: std::ops::Range<u64>,
+        state: impl Fn(&ProbeRtt, u64) -> BbrState,
+    ) -> Vec<(u64, Step)> {
+        let times = (seconds.start * 100..seconds.end * 100).map(|time| time * 10);
+        let step = |at: u64| {
+            let now = begin + Duration::from_millis(at);
+            let looks = probe.looks_after_write(now);
+            let state = looks.then(|| state(probe, at))?;
+            Some((at, probe.step(&state, now))).filter(|(_, step)| *step != Step::Wait)
+        };
+        times.filter_map(step).collect()
+    }
+
+    /// Returns the steps of twelve seconds in one state.
+    fn steps_in(state: BbrState) -> Vec<(u64, Step)> {
+        let now = Instant::now();
+        let mut probe = ProbeRtt::starting_at(true, now);
+        steps_within(&mut probe, now, 0..12, |_, _| state)
+    }
+
+    #[test]
+    fn control_restarts_before_it_measures_an_empty_path() {
+        let steps = steps_in(steady());
+        let expected = [(7000, Step::Restart(120_000)), (7200, Step::Lift)];
+        assert_eq!(steps, expected);
+    }
+
+    #[test]
+    fn measurement_takes_place_where_it_finds_something() {
+        let unlike = |change: fn(&mut BbrState)| {
+            let mut state = steady();
+            change(&mut state);
+            steps_in(state)
+        };
+        let queue = unlike(|state| state.round_trip = Duration::from_millis(620));
+        assert_eq!(queue, [], "a queue or a longer path");
+        let short = unlike(|state| {
+            state.round_trip = Duration::from_millis(79);
+            state.least_round_trip = Duration::from_millis(79);
+        });
+        assert_eq!(short, [], "a short path");
+        let lossy = unlike(|state| state.sent_again = 21);
+        assert_eq!(lossy, [], "more than 2 % of loss");
+        assert_eq!(unlike(|state| state.intact = false), [], "a loss");
+        assert_eq!(unlike(|state| state.starved = true), [], "few data");
+        assert_eq!(unlike(|state| state.bandwidth = 0), [], "no rate");
+        let starting = unlike(|state| state.phase = BbrPhase::Starting);
+        assert_eq!(starting, []);
+    }
+
+    #[test]
+    fn losses_count_since_the_last_measurement() {
+        let now = Instant::now();
+        let mut probe = ProbeRtt::starting_at(true, now);
+        let state = BbrState {
+            sent_again: 500,
+            ..steady()
+        };
+        let steps = steps_within(&mut probe, now, 0..19, |_, _| state);
+        let expected = [(18_000, Step::Restart(120_000)), (18_200, Step::Lift)];
+        assert_eq!(steps, expected, "the losses of the first seconds are past");
+    }
+
+    #[test]
+    fn rate_is_limited_until_the_control_has_started() {
+        let now = Instant::now();
+        let mut probe = ProbeRtt::starting_at(true, now);
+        let steps = steps_within(&mut probe, now, 0..12, |probe, at| BbrState {
+            phase: match probe.limited && at < 9500 {
+                true => BbrPhase::Starting,
+                false => BbrPhase::Steady,
+            },
+            ..steady()
+        });
+        let expected = [(7000, Step::Restart(120_000)), (9600, Step::Lift)];
+        assert_eq!(steps, expected);
+    }
+
+    #[test]
+    fn one_measurement_of_six_takes_place() {
+        let now = Instant::now();
+        let mut probe = ProbeRtt::starting_at(true, now);
+        let steps = steps_within(&mut probe, now, 0..60, |_, _| steady());
+        let restarts = steps.iter().filter(|(_, step)| *step != Step::Lift);
+        let times: Vec<u64> = restarts.map(|(at, _)| *at).collect();
+        assert_eq!(times, [7000, 14_000, 21_000, 28_000, 35_000, 53_000]);
+    }
+
+    #[test]
+    fn measurement_that_is_seen_begins_the_count() {
+        let now = Instant::now();
+        let mut probe = ProbeRtt::starting_at(true, now);
+        let steps = steps_within(&mut probe, now, 0..18, |_, at| BbrState {
+            phase: match at < 9000 {
+                true => BbrPhase::ProbingRoundTrip,
+                false => BbrPhase::Steady,
+            },
+            ..steady()
+        });
+        assert_eq!(steps[0], (14_000, Step::Restart(120_000)));
+    }
+
+    #[test]
+    fn pause_puts_the_restart_off() {
+        let now = Instant::now();
+        let mut probe = ProbeRtt::starting_at(true, now);
+        let quiet = steps_within(&mut probe, now, 0..3, |_, _| steady());
+        assert_eq!(quiet, []);
+        let steps = steps_within(&mut probe, now, 6..11, |_, _| steady());
+        assert_eq!(steps[0], (8000, Step::Restart(120_000)));
+        let steps = steps_within(&mut probe, now, 60..68, |_, _| steady());
+        assert_eq!(steps[0].0, 67_000, "an idle path is measured by itself");
+    }
+}
