@@ -42,7 +42,8 @@ pub struct BbrState {
     pub round_trip: Duration,
     /// The shortest round trip of the last minutes.
     pub least_round_trip: Duration,
-    /// True if data were missing for the last rate sample (application-limited).
+    /// True if no data are unsent, or data were missing for the best or last rate sample
+    /// (application-limited).
     pub starved: bool,
     /// True if no packet is missing.
     pub intact: bool,

@@ -142,8 +142,9 @@ fn read_bbr(info: &[u8], bbr: &[u8]) -> Option<BbrState> {
         bandwidth: long_of_halves(bbr, BANDWIDTH)?,
         round_trip: microseconds(ROUND_TRIP)?,
         least_round_trip: microseconds(LEAST_ROUND_TRIP)?,
-        // The first bit field of the byte after the window scales.
-        starved: first_bit(*info.get(FLAGS)?),
+        // The first bit field of the byte after the window scales. The kernel keeps the best sample
+        // for long, so that the bit can be out of date.
+        starved: first_bit(*info.get(FLAGS)?) || number(info, UNSENT)? == 0,
         intact: *info.get(LOSS_STATE)? == 0,
         sent: number(info, SENT)?,
         sent_again: number(info, SENT_AGAIN)?,
@@ -193,6 +194,7 @@ mod tests {
         };
         put(&mut info, ROUND_TRIP, 600_000);
         put(&mut info, LEAST_ROUND_TRIP, 490_000);
+        put(&mut info, UNSENT, 1);
         put(&mut info, SENT, 2000);
         put(&mut info, SENT_AGAIN, 30);
         put(&mut bbr, BANDWIDTH, 5);
@@ -212,6 +214,9 @@ mod tests {
         assert_eq!(read_bbr(&info, &bbr), None, "another version");
         assert_eq!(read_bbr(&info, &bbr[..16]), None, "another control");
         assert_eq!(read_bbr(&info[..104], &bbr[..BBR]), None, "an old kernel");
+        put(&mut info, UNSENT, 0);
+        assert!(read_bbr(&info, &bbr[..BBR]).is_some_and(|state| state.starved));
+        put(&mut info, UNSENT, 1);
         (info[LOSS_STATE], info[FLAGS]) = (3, 0xff);
         put(&mut bbr, WINDOW_GAIN, GAIN_PROBING);
         let state = read_bbr(&info, &bbr[..BBR]).expect("version 1");
