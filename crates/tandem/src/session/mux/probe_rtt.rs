@@ -87,12 +87,22 @@ impl ProbeRtt {
         if !self.possible {
             return;
         }
-        let now = Instant::now();
+        self.wrote_at(path, Instant::now());
+    }
+
+    fn wrote_at(&mut self, path: &dyn Facts, now: Instant) {
         if !self.looks_after_write(now) {
             return;
         }
-        let control = path.kernel_bbr();
-        let Some((control, state)) = control.and_then(|bbr| Some((bbr, bbr.state()?))) else {
+        let Some(control) = path.kernel_bbr() else {
+            self.possible = false;
+            return;
+        };
+        let Some(state) = control.state() else {
+            // Another process can have changed the control. The limit would then last.
+            if std::mem::take(&mut self.limited) {
+                control.lift();
+            }
             self.possible = false;
             return;
         };
@@ -128,7 +138,8 @@ impl ProbeRtt {
         }
         if self.limited {
             // In STARTUP the limit is needed. The phase lasts while the application has few data.
-            self.limited = state.phase == BbrPhase::Starting;
+            // It goes on after a PROBE_RTT that interrupts it.
+            self.limited = state.phase != BbrPhase::Steady;
             return if self.limited { Step::Wait } else { Step::Lift };
         }
         if self.age(now) < FROM || !self.is_needless(state, now) {
@@ -168,7 +179,10 @@ impl ProbeRtt {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+    use crate::path::KernelBbr;
 
     /// The state of a busy connection without a queue.
     fn steady() -> BbrState {
@@ -264,6 +278,71 @@ mod tests {
         });
         let expected = [(7000, Step::Restart(120_000)), (9600, Step::Lift)];
         assert_eq!(steps, expected);
+    }
+
+    #[test]
+    fn limit_outlasts_a_measurement_within_the_start() {
+        let now = Instant::now();
+        let mut probe = ProbeRtt::starting_at(true, now);
+        let steps = steps_within(&mut probe, now, 0..22, |probe, at| BbrState {
+            phase: match at {
+                17_000..18_000 => BbrPhase::ProbingRoundTrip,
+                18_000..20_000 => BbrPhase::Starting,
+                _ if probe.limited && at < 17_000 => BbrPhase::Starting,
+                _ => BbrPhase::Steady,
+            },
+            ..steady()
+        });
+        let expected = [(7000, Step::Restart(120_000)), (20_000, Step::Lift)];
+        assert_eq!(steps, expected);
+    }
+
+    /// A socket whose BBR an operator can replace.
+    struct Socket {
+        state: Cell<Option<BbrState>>,
+        limit: Cell<Option<u64>>,
+    }
+
+    impl Facts for Socket {
+        fn below(&self) -> Option<&dyn Facts> {
+            None
+        }
+
+        fn kernel_bbr(&self) -> Option<&dyn KernelBbr> {
+            Some(self)
+        }
+    }
+
+    impl KernelBbr for Socket {
+        fn state(&self) -> Option<BbrState> {
+            self.state.get()
+        }
+
+        fn restart(&self, rate: u64) -> bool {
+            self.limit.set(Some(rate));
+            true
+        }
+
+        fn lift(&self) {
+            self.limit.set(None);
+        }
+    }
+
+    #[test]
+    fn limit_ends_with_the_control_of_the_kernel() {
+        let begin = Instant::now();
+        let mut probe = ProbeRtt::starting_at(true, begin);
+        let socket = Socket {
+            state: Cell::new(Some(steady())),
+            limit: Cell::default(),
+        };
+        let mut write = |at| probe.wrote_at(&socket, begin + Duration::from_millis(at));
+        (0..=7000).step_by(500).for_each(&mut write);
+        assert_eq!(socket.limit.get(), Some(120_000));
+        socket.state.set(None);
+        write(7500);
+        assert_eq!(socket.limit.get(), None);
+        assert!(!probe.possible);
     }
 
     #[test]
