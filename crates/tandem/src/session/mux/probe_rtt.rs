@@ -6,7 +6,11 @@
 //! control takes the shortest round trip of the connection, which is good for ten more seconds.
 //!
 //! Every sixth measurement takes place, because the path may have become longer.
+//!
+//! A restarted control does not try a higher rate during its start, which takes four round trips.
+//! It therefore restarts again only after a cycle of `PROBE_BW`, and not while its rate grows.
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use crate::path::{BbrPhase, BbrState, Facts};
@@ -18,6 +22,13 @@ const FROM: Duration = Duration::from_secs(7);
 /// handshakes before it took some round trips.
 const UNTIL: Duration = Duration::from_secs(11);
 
+/// The age from which on the session looks at the control, to see whether its rate grows.
+const LOOKS_FROM: Duration = Duration::from_secs(2);
+
+/// The shortest round trips of a cycle of `PROBE_BW`. The control tries a higher rate in one, and
+/// never begins with the phase after it, so that a cycle shows the result.
+const CYCLE: u32 = 8;
+
 /// The time between two looks at the control.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -26,8 +37,10 @@ const LOOK: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_secs(2);
 const BUSY: Duration = Duration::from_secs(2);
 
-/// The round trip below which a measurement costs too little.
-const LEAST_ROUND_TRIP: Duration = Duration::from_millis(80);
+/// The round trips with which a restart pays. With less, a measurement costs too little. With more,
+/// the start and a cycle of `PROBE_BW` take ten seconds, and a measurement delays the cycle.
+const ROUND_TRIPS: RangeInclusive<Duration> =
+    Duration::from_millis(80)..=Duration::from_millis(800);
 
 /// The number of measurements in a row that are spared.
 const SPARED: u32 = 5;
@@ -47,6 +60,9 @@ pub(super) struct ProbeRtt {
     spared: u32,
     /// True while the rate is limited after a restart.
     limited: bool,
+    /// The bandwidth that the control knows. The time since which it could have found more.
+    bandwidth: u64,
+    tries: Instant,
     /// The segments sent and sent again by the time `since`.
     sent: u32,
     sent_again: u32,
@@ -77,6 +93,8 @@ impl ProbeRtt {
             busy: now,
             spared: 0,
             limited: false,
+            bandwidth: 0,
+            tries: now,
             sent: 0,
             sent_again: 0,
         }
@@ -120,7 +138,7 @@ impl ProbeRtt {
         }
         self.wrote = now;
         let due = self.limited
-            || (self.age(now) >= FROM && self.spared < SPARED)
+            || (self.age(now) >= LOOKS_FROM && self.spared < SPARED)
             || self.age(now) >= UNTIL;
         let looks = due && now.saturating_duration_since(self.looked) >= LOOK;
         if looks {
@@ -136,6 +154,7 @@ impl ProbeRtt {
             self.spared = 0;
             self.renewed(state, now);
         }
+        self.notes_growth(state, now);
         if self.limited {
             // In STARTUP the limit is needed. The phase lasts while the application has few data.
             // It goes on after a PROBE_RTT that interrupts it.
@@ -147,8 +166,24 @@ impl ProbeRtt {
         }
         self.spared += 1;
         self.limited = true;
+        self.bandwidth = 0;
         self.renewed(state, now);
         Step::Restart(state.bandwidth)
+    }
+
+    /// Notes the bandwidth, and from when on a cycle of `PROBE_BW` shows that there is no more.
+    fn notes_growth(&mut self, state: &BbrState, now: Instant) {
+        let starts = state.phase == BbrPhase::Starting;
+        // A single try raises the rate by a quarter. Less is noise.
+        let grows = state.bandwidth / 11 > self.bandwidth / 10;
+        // STARTUP without a limit finds out by itself.
+        if (starts && self.limited) || (!starts && grows) {
+            self.tries = now;
+        }
+        self.bandwidth = match starts || grows {
+            true => state.bandwidth,
+            false => self.bandwidth.min(state.bandwidth),
+        };
     }
 
     /// Notes that the control has a new shortest round trip.
@@ -167,9 +202,10 @@ impl ProbeRtt {
             && !state.starved
             && few_losses
             && state.bandwidth > 0
-            && state.least_round_trip >= LEAST_ROUND_TRIP
+            && ROUND_TRIPS.contains(&state.least_round_trip)
             && state.round_trip * 4 <= state.least_round_trip * 5
             && now.saturating_duration_since(self.busy) >= BUSY
+            && now.saturating_duration_since(self.tries) >= state.least_round_trip * CYCLE
     }
 
     fn age(&self, now: Instant) -> Duration {
@@ -243,6 +279,11 @@ mod tests {
             state.least_round_trip = Duration::from_millis(79);
         });
         assert_eq!(short, [], "a short path");
+        let long = unlike(|state| {
+            state.round_trip = Duration::from_millis(810);
+            state.least_round_trip = Duration::from_millis(810);
+        });
+        assert_eq!(long, [], "a long path");
         let lossy = unlike(|state| state.sent_again = 21);
         assert_eq!(lossy, [], "more than 2 % of loss");
         assert_eq!(unlike(|state| state.intact = false), [], "a loss");
@@ -360,13 +401,72 @@ mod tests {
         let now = Instant::now();
         let mut probe = ProbeRtt::starting_at(true, now);
         let steps = steps_within(&mut probe, now, 0..18, |_, at| BbrState {
-            phase: match at < 9000 {
+            phase: match at < 2500 {
                 true => BbrPhase::ProbingRoundTrip,
                 false => BbrPhase::Steady,
             },
             ..steady()
         });
-        assert_eq!(steps[0], (14_000, Step::Restart(120_000)));
+        assert_eq!(steps[0], (9000, Step::Restart(120_000)));
+    }
+
+    #[test]
+    fn growth_puts_the_restart_off() {
+        let restart = |state: fn(u64) -> BbrState| {
+            let now = Instant::now();
+            let mut probe = ProbeRtt::starting_at(true, now);
+            let mut steps = steps_within(&mut probe, now, 0..11, |_, at| state(at)).into_iter();
+            steps.next()
+        };
+        let late = restart(|at| BbrState {
+            phase: match at < 6500 {
+                true => BbrPhase::Starting,
+                false => BbrPhase::Steady,
+            },
+            bandwidth: if at < 6500 { at * 10 } else { 70_000 },
+            ..steady()
+        });
+        assert_eq!(late, Some((7000, Step::Restart(70_000))), "it tried");
+        let grown = restart(|at| BbrState {
+            bandwidth: if at < 6000 { 120_000 } else { 150_000 },
+            ..steady()
+        });
+        assert_eq!(grown, Some((10_000, Step::Restart(150_000))));
+        let regrown = restart(|at| BbrState {
+            bandwidth: if (3000..6000).contains(&at) {
+                90_000
+            } else {
+                120_000
+            },
+            ..steady()
+        });
+        assert_eq!(regrown, Some((10_000, Step::Restart(120_000))));
+        let noisy = restart(|at| BbrState {
+            bandwidth: if at < 6000 { 120_000 } else { 130_000 },
+            ..steady()
+        });
+        assert_eq!(noisy, Some((7000, Step::Restart(130_000))));
+        let growing = restart(|at| BbrState {
+            bandwidth: 100_000 + at * 10,
+            ..steady()
+        });
+        assert_eq!(growing, None);
+    }
+
+    #[test]
+    fn control_tries_a_higher_rate_between_two_restarts() {
+        let now = Instant::now();
+        let mut probe = ProbeRtt::starting_at(true, now);
+        let steps = steps_within(&mut probe, now, 0..16, |probe, at| BbrState {
+            phase: match probe.limited && at < 12_000 {
+                true => BbrPhase::Starting,
+                false => BbrPhase::Steady,
+            },
+            ..steady()
+        });
+        // The last look at the start is at 11.8 s, and a cycle takes 3.92 s.
+        let [first, second] = [7000, 15_800].map(|at| (at, Step::Restart(120_000)));
+        assert_eq!(steps, [first, (12_000, Step::Lift), second]);
     }
 
     #[test]
