@@ -47,6 +47,8 @@ pub struct BbrState {
     pub starved: bool,
     /// True if no packet is missing.
     pub intact: bool,
+    /// True if the rate is limited, by [`KernelBbr::restart`] or another program.
+    pub limited: bool,
     /// The segments with data that were sent so far.
     pub sent: u32,
     /// The segments that were sent again so far.

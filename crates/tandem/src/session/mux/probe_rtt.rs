@@ -200,6 +200,7 @@ impl ProbeRtt {
         state.phase == BbrPhase::Steady
             && state.intact
             && !state.starved
+            && !state.limited
             && few_losses
             && state.bandwidth > 0
             && ROUND_TRIPS.contains(&state.least_round_trip)
@@ -229,6 +230,7 @@ mod tests {
             least_round_trip: Duration::from_millis(490),
             starved: false,
             intact: true,
+            limited: false,
             sent: 1000,
             sent_again: 20,
         }
@@ -289,6 +291,8 @@ mod tests {
         assert_eq!(unlike(|state| state.intact = false), [], "a loss");
         assert_eq!(unlike(|state| state.starved = true), [], "few data");
         assert_eq!(unlike(|state| state.bandwidth = 0), [], "no rate");
+        let limited = unlike(|state| state.limited = true);
+        assert_eq!(limited, [], "another program's limit");
         let starting = unlike(|state| state.phase = BbrPhase::Starting);
         assert_eq!(starting, []);
     }

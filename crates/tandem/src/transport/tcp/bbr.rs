@@ -1,4 +1,4 @@
-//! Restarts the kernel's BBR of a socket (Linux).
+//! Reads and restarts the kernel's BBR (version 1) of a socket (Linux, `TCP_CC_INFO`).
 //!
 //! BBR takes its shortest round trip from the connection when a socket gets it. A change to another
 //! congestion control and back therefore renews this value. It keeps the congestion window, but BBR
@@ -13,9 +13,75 @@
 use std::io;
 use std::mem::size_of;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
 use tokio::net::TcpStream;
+
+use super::info::{self, LEAST_ROUND_TRIP, ROUND_TRIP, UNSENT, number};
+use crate::path::{BbrPhase, BbrState};
+
+/// More offsets in `struct tcp_info` (linux/tcp.h).
+const LOSS_STATE: usize = 1;
+const FLAGS: usize = 7;
+const SENT_AGAIN: usize = 100;
+const LIMIT: usize = 112;
+const SENT: usize = 156;
+
+/// The length of `struct tcp_bbr_info` of version 1, and the offsets of its fields
+/// (linux/inet_diag.h). Version 3 has a longer one.
+const BBR: usize = 20;
+const BANDWIDTH: usize = 0;
+const WINDOW_GAIN: usize = 16;
+
+/// The gains of the window in `PROBE_RTT` and `PROBE_BW`, in units of 1/256.
+const GAIN_PROBING: u32 = 256;
+const GAIN_STEADY: u32 = 512;
+
+/// Returns the state of the kernel's BBR, or `None` if it is another control or version.
+pub(super) fn state(stream: &TcpStream) -> Option<BbrState> {
+    // A longer structure is seen to be another one.
+    let bbr = info::option(stream, libc::TCP_CC_INFO, BBR + 4)?;
+    read(&info::ask(stream)?, &bbr)
+}
+
+/// Parses the bytes of `TCP_INFO` and `TCP_CC_INFO`.
+fn read(info: &[u8], bbr: &[u8]) -> Option<BbrState> {
+    let microseconds = |at| Some(Duration::from_micros(number(info, at)?.into()));
+    (bbr.len() == BBR).then_some(())?;
+    Some(BbrState {
+        phase: match number(bbr, WINDOW_GAIN)? {
+            GAIN_PROBING => BbrPhase::ProbingRoundTrip,
+            GAIN_STEADY => BbrPhase::Steady,
+            _ => BbrPhase::Starting,
+        },
+        bandwidth: long_of_halves(bbr, BANDWIDTH)?,
+        round_trip: microseconds(ROUND_TRIP)?,
+        least_round_trip: microseconds(LEAST_ROUND_TRIP)?,
+        // The first bit field of the byte after the window scales. The kernel keeps the best sample
+        // for long, so that the bit can be out of date.
+        starved: first_bit(*info.get(FLAGS)?) || number(info, UNSENT)? == 0,
+        intact: *info.get(LOSS_STATE)? == 0,
+        limited: info::long(info, LIMIT)? != u64::MAX,
+        sent: number(info, SENT)?,
+        sent_again: number(info, SENT_AGAIN)?,
+    })
+}
+
+/// Reads the long field whose lower half comes first on every machine.
+fn long_of_halves(info: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from(number(info, at)?) | (u64::from(number(info, at + 4)?) << 32))
+}
+
+/// Returns the first bit of a byte of bit fields.
+const fn first_bit(byte: u8) -> bool {
+    let first = if cfg!(target_endian = "little") {
+        1
+    } else {
+        0x80
+    };
+    byte & first != 0
+}
 
 /// The congestion control that every kernel has. An operator can still forbid it.
 const OTHER: &[u8] = b"reno";
@@ -29,10 +95,6 @@ pub(super) fn restart(stream: &TcpStream, rate: u64) -> io::Result<()> {
     let trial = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     let set = |socket: &Socket, name: &[u8]| socket.set_tcp_congestion(name);
     let rate = libc::c_ulong::try_from(rate).unwrap_or(NONE);
-    if is_limited(stream)? {
-        // An operator's program has limited the connection, and the limit must not be lost.
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
     begin_anew(&trial, &socket, &name, set, || limit(stream, rate)).inspect_err(|_| lift(stream))
 }
 
@@ -75,41 +137,13 @@ fn limit(stream: &TcpStream, rate: libc::c_ulong) -> io::Result<()> {
     }
 }
 
-/// Returns true if the rate of the connection is limited.
-fn is_limited(stream: &TcpStream) -> io::Result<bool> {
-    // Every kernel gives 32 bits, whose maximum stands for no limit or a greater one.
-    let (mut rate, mut length) = (0u32, size_of::<u32>() as libc::socklen_t);
-    let (level, name) = (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
-    let (socket, value) = (stream.as_raw_fd(), (&raw mut rate).cast());
-    // SAFETY: the descriptor is open as long as `stream`, and the kernel writes no more than
-    // `length` bytes to `rate`.
-    let result = unsafe { libc::getsockopt(socket, level, name, value, &raw mut length) };
-    match result {
-        0 => Ok(rate != u32::MAX),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    use super::super::info;
     use super::*;
-
-    /// Returns the limit on the rate.
-    fn limit_of(stream: &TcpStream) -> libc::c_ulong {
-        let mut rate: libc::c_ulong = 0;
-        let mut length = size_of::<libc::c_ulong>() as libc::socklen_t;
-        let (level, name) = (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE);
-        let (socket, value) = (stream.as_raw_fd(), (&raw mut rate).cast());
-        // SAFETY: as in `limit`, with a buffer that the kernel writes.
-        let result = unsafe { libc::getsockopt(socket, level, name, value, &raw mut length) };
-        assert_eq!(result, 0, "Linux has this option");
-        rate
-    }
 
     #[tokio::test]
     async fn bbr_restarts_with_a_limit_that_can_be_lifted() {
@@ -126,24 +160,26 @@ mod tests {
         while info::has_unacknowledged(&stream) {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
-        let bandwidth = || Some(info::bbr(&stream)?.bandwidth);
+        let (bandwidth, limit) = (
+            || Some(state(&stream)?.bandwidth),
+            || info::long(&info::ask(&stream)?, LIMIT),
+        );
         if bandwidth().is_none() {
             return; // another version
         }
         assert!(bandwidth() > Some(0), "measured");
+        assert!(state(&stream).is_some_and(|state| !state.limited));
         let socket = SockRef::from(&stream);
         restart(&stream, 100_000).expect("the kernel has both controls");
         let name = socket.tcp_congestion().expect("a name");
         assert!(name.starts_with(b"bbr"), "{name:?}");
         assert_eq!(bandwidth(), Some(0), "begun anew");
-        assert_eq!(limit_of(&stream), 100_000);
-        assert!(is_limited(&stream).expect("Linux has this option"));
-        restart(&stream, 200_000).expect_err("this limit is another's");
-        assert_eq!(limit_of(&stream), 100_000);
+        assert_eq!(limit(), Some(100_000));
+        assert!(state(&stream).is_some_and(|state| state.limited));
         lift(&stream);
-        assert_eq!(limit_of(&stream), NONE);
-        restart(&stream, 200_000).expect("there is no limit");
+        assert_eq!(limit(), Some(u64::MAX));
     }
+
     #[test]
     fn socket_keeps_a_control_that_it_could_not_get_back() {
         for (allowed, left, changes) in [
@@ -174,5 +210,48 @@ mod tests {
             assert_eq!((result.is_ok(), socket.get()), (changes == 2, left));
             assert_eq!(count.get(), changes, "changes under the limit: {allowed:?}");
         }
+    }
+
+    #[test]
+    fn bbr_is_read_in_its_first_version_only() {
+        let (mut info, mut bbr) = ([0; info::INFO], [0; BBR + 4]);
+        let put = |to: &mut [u8], at: usize, value: u32| {
+            to[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        };
+        put(&mut info, ROUND_TRIP, 600_000);
+        put(&mut info, LEAST_ROUND_TRIP, 490_000);
+        put(&mut info, UNSENT, 1);
+        info[LIMIT..LIMIT + 8].fill(0xff);
+        put(&mut info, SENT, 2000);
+        put(&mut info, SENT_AGAIN, 30);
+        put(&mut bbr, BANDWIDTH, 5);
+        put(&mut bbr, BANDWIDTH + 4, 1);
+        put(&mut bbr, WINDOW_GAIN, GAIN_STEADY);
+        let steady = BbrState {
+            phase: BbrPhase::Steady,
+            bandwidth: (1 << 32) + 5,
+            round_trip: Duration::from_millis(600),
+            least_round_trip: Duration::from_millis(490),
+            starved: false,
+            intact: true,
+            limited: false,
+            sent: 2000,
+            sent_again: 30,
+        };
+        assert_eq!(read(&info, &bbr[..BBR]), Some(steady));
+        assert_eq!(read(&info, &bbr), None, "another version");
+        assert_eq!(read(&info, &bbr[..16]), None, "another control");
+        assert_eq!(read(&info[..104], &bbr[..BBR]), None, "an old kernel");
+        put(&mut info, UNSENT, 0);
+        assert!(read(&info, &bbr[..BBR]).is_some_and(|state| state.starved));
+        put(&mut info, UNSENT, 1);
+        (info[LOSS_STATE], info[FLAGS], info[LIMIT]) = (3, 0xff, 0);
+        put(&mut bbr, WINDOW_GAIN, GAIN_PROBING);
+        let state = read(&info, &bbr[..BBR]).expect("version 1");
+        assert_eq!(state.phase, BbrPhase::ProbingRoundTrip);
+        assert!(state.starved && !state.intact && state.limited);
+        put(&mut bbr, WINDOW_GAIN, 739);
+        let state = read(&info, &bbr[..BBR]).expect("version 1");
+        assert_eq!(state.phase, BbrPhase::Starting);
     }
 }

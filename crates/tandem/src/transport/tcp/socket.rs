@@ -119,7 +119,7 @@ impl Facts for SharedSocket {
 #[cfg(target_os = "linux")]
 impl KernelBbr for SharedSocket {
     fn state(&self) -> Option<BbrState> {
-        info::bbr(&self.stream.borrow())
+        super::bbr::state(&self.stream.borrow())
     }
 
     fn restart(&self, rate: u64) -> bool {
