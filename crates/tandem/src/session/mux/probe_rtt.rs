@@ -22,9 +22,6 @@ const FROM: Duration = Duration::from_secs(7);
 /// handshakes before it took some round trips.
 const UNTIL: Duration = Duration::from_secs(11);
 
-/// The age from which on the session looks at the control, to see whether its rate grows.
-const LOOKS_FROM: Duration = Duration::from_secs(2);
-
 /// The shortest round trips of a cycle of `PROBE_BW`. The control tries a higher rate in one, and
 /// never begins with the phase after it, so that a cycle shows the result.
 const CYCLE: u32 = 8;
@@ -32,10 +29,9 @@ const CYCLE: u32 = 8;
 /// The time between two looks at the control.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// A pause between writes after which the session counts as idle, and the time for which it must
-/// then be busy. While the queue of the start-up drains, a busy session pauses for up to a second.
+/// A pause between two looks in which the path may have changed. Only writes lead to looks. While
+/// the queue of the start-up drains, a busy session pauses for up to a second.
 const PAUSE: Duration = Duration::from_secs(2);
-const BUSY: Duration = Duration::from_secs(2);
 
 /// The round trips with which a restart pays. With less, a measurement costs too little. With more,
 /// the start and a cycle of `PROBE_BW` take ten seconds, and a measurement delays the cycle.
@@ -52,10 +48,8 @@ pub(super) struct ProbeRtt {
     possible: bool,
     /// The time since which BBR has its shortest round trip, as far as this is known.
     since: Instant,
-    /// The times of the last look, of the last write and of the first write after a pause.
+    /// The time of the last look.
     looked: Instant,
-    wrote: Instant,
-    busy: Instant,
     /// The number of measurements that were spared since the last one.
     spared: u32,
     /// True while the rate is limited after a restart.
@@ -89,8 +83,6 @@ impl ProbeRtt {
             possible,
             since: now,
             looked: now,
-            wrote: now,
-            busy: now,
             spared: 0,
             limited: false,
             bandwidth: 0,
@@ -109,7 +101,7 @@ impl ProbeRtt {
     }
 
     fn wrote_at(&mut self, path: &dyn Facts, now: Instant) {
-        if !self.looks_after_write(now) {
+        if !self.looks(now) {
             return;
         }
         let Some(control) = path.kernel_bbr() else {
@@ -131,20 +123,17 @@ impl ProbeRtt {
         }
     }
 
-    /// Notes a write. Returns true if the control is to be looked at.
-    fn looks_after_write(&mut self, now: Instant) -> bool {
-        if now.saturating_duration_since(self.wrote) > PAUSE {
-            self.busy = now;
+    /// Returns true if the control is to be looked at after a write.
+    fn looks(&mut self, now: Instant) -> bool {
+        let pause = now.saturating_duration_since(self.looked);
+        if pause < LOOK {
+            return false;
         }
-        self.wrote = now;
-        let due = self.limited
-            || (self.age(now) >= LOOKS_FROM && self.spared < SPARED)
-            || self.age(now) >= UNTIL;
-        let looks = due && now.saturating_duration_since(self.looked) >= LOOK;
-        if looks {
-            self.looked = now;
+        if pause > PAUSE {
+            self.tries = now;
         }
-        looks
+        self.looked = now;
+        true
     }
 
     /// Decides by the state of the control.
@@ -161,7 +150,7 @@ impl ProbeRtt {
             self.limited = state.phase != BbrPhase::Steady;
             return if self.limited { Step::Wait } else { Step::Lift };
         }
-        if self.age(now) < FROM || !self.is_needless(state, now) {
+        if self.spared == SPARED || self.age(now) < FROM || !self.is_needless(state, now) {
             return Step::Wait;
         }
         self.spared += 1;
@@ -205,7 +194,6 @@ impl ProbeRtt {
             && state.bandwidth > 0
             && ROUND_TRIPS.contains(&state.least_round_trip)
             && state.round_trip * 4 <= state.least_round_trip * 5
-            && now.saturating_duration_since(self.busy) >= BUSY
             && now.saturating_duration_since(self.tries) >= state.least_round_trip * CYCLE
     }
 
@@ -246,7 +234,7 @@ mod tests {
         let times = (seconds.start * 100..seconds.end * 100).map(|time| time * 10);
         let step = |at: u64| {
             let now = begin + Duration::from_millis(at);
-            let looks = probe.looks_after_write(now);
+            let looks = probe.looks(now);
             let state = looks.then(|| state(probe, at))?;
             Some((at, probe.step(&state, now))).filter(|(_, step)| *step != Step::Wait)
         };
@@ -411,7 +399,7 @@ mod tests {
             },
             ..steady()
         });
-        assert_eq!(steps[0], (9000, Step::Restart(120_000)));
+        assert_eq!(steps[0], (9400, Step::Restart(120_000)));
     }
 
     #[test]
@@ -480,7 +468,7 @@ mod tests {
         let quiet = steps_within(&mut probe, now, 0..3, |_, _| steady());
         assert_eq!(quiet, []);
         let steps = steps_within(&mut probe, now, 6..11, |_, _| steady());
-        assert_eq!(steps[0], (8000, Step::Restart(120_000)));
+        assert_eq!(steps[0], (10_000, Step::Restart(120_000)));
         let steps = steps_within(&mut probe, now, 60..68, |_, _| steady());
         assert_eq!(steps[0].0, 67_000, "an idle path is measured by itself");
     }
