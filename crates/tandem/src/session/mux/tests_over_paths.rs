@@ -5,7 +5,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use tandem_http::{
@@ -19,7 +19,7 @@ use super::{Multiplexed, MuxClient, MuxSession};
 use crate::carrier::Carrier;
 use crate::error::Error;
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Part, Peer, Reply};
-use crate::path::{Facts, Path};
+use crate::path::{BbrState, Facts, KernelBbr, Path};
 use crate::session::{Connected, Drain, Serve};
 
 fn session(protocol: Multiplexed) -> MuxSession {
@@ -178,6 +178,28 @@ impl Facts for NoFacts {
     }
 }
 
+/// Returns the first bytes of a client.
+fn preface() -> Bytes {
+    let Core::Bytes(client) = session(Multiplexed::H2).new_core(Role::Client) else {
+        panic!("a session over one byte stream");
+    };
+    let mut out = SendBuf::new();
+    client.borrow_mut().poll_output(&mut out, usize::MAX);
+    out.copy_to_bytes(out.remaining())
+}
+
+/// Starts a server of HTTP/2 over a path.
+fn serve_over(path: Path) {
+    let server = MuxSession::new(
+        Multiplexed::H2,
+        MuxConfig::new(Role::Server),
+        crate::role_name::RoleName::Client,
+    );
+    let stage = Rc::new(|_: Exchange| Reply::ready(ResponseHead::new(204), Bytes::new()));
+    let serving = server.serve(Carrier::Bytes(path), Peer::none(), stage, Drain::new());
+    tokio::task::spawn_local(serving);
+}
+
 /// An acknowledgement of SETTINGS (RFC 9113 section 6.5).
 const ACKNOWLEDGEMENT: [u8; 9] = [0, 0, 0, 4, 1, 0, 0, 0, 0];
 
@@ -187,28 +209,13 @@ async fn server_acknowledges_settings_in_first_write() {
     let local = tokio::task::LocalSet::new();
     let serving = local.run_until(async {
         let (near, mut far) = tokio::io::duplex(1 << 20);
-        let Core::Bytes(client) = session(Multiplexed::H2).new_core(Role::Client) else {
-            panic!("a session over one byte stream");
-        };
-        let mut out = SendBuf::new();
-        client.borrow_mut().poll_output(&mut out, usize::MAX);
-        let preface = out.copy_to_bytes(out.remaining());
-        far.write_all(&preface).await.expect("room");
+        far.write_all(&preface()).await.expect("room");
         let writes = Rc::new(Cell::new(0));
         let counted = Counted {
             stream: near,
             writes: Rc::clone(&writes),
         };
-        let path = Path::new(counted, Rc::new(NoFacts));
-        let server = MuxSession::new(
-            Multiplexed::H2,
-            MuxConfig::new(Role::Server),
-            crate::role_name::RoleName::Client,
-        );
-        let stage = Rc::new(|_: Exchange| Reply::ready(ResponseHead::new(204), Bytes::new()));
-        let peer = Peer::none();
-        let serving = server.serve(Carrier::Bytes(path), peer, stage, Drain::new());
-        tokio::task::spawn_local(serving);
+        serve_over(Path::new(counted, Rc::new(NoFacts)));
         let mut first = [0; 4096];
         let count = far.read(&mut first).await.expect("settings");
         assert_eq!(writes.get(), 1);
@@ -216,6 +223,61 @@ async fn server_acknowledges_settings_in_first_write() {
         assert!(has(&first[..count]), "{:?}", &first[..count]);
     });
     serving.await;
+}
+
+/// A path over BBR that counts the looks at its state.
+#[derive(Default)]
+struct OverBbr {
+    looks: Cell<usize>,
+}
+
+impl Facts for OverBbr {
+    fn below(&self) -> Option<&dyn Facts> {
+        None
+    }
+
+    fn is_over_bbr(&self) -> bool {
+        true
+    }
+
+    fn kernel_bbr(&self) -> Option<&dyn KernelBbr> {
+        Some(self)
+    }
+}
+
+impl KernelBbr for OverBbr {
+    fn state(&self) -> Option<BbrState> {
+        self.looks.set(self.looks.get() + 1);
+        None
+    }
+
+    fn restart(&self, _: u64) -> bool {
+        false
+    }
+
+    fn lift(&self) {}
+}
+
+/// The session looks at the kernel's BBR after a write, but not more often than each 200 ms.
+#[tokio::test(flavor = "current_thread")]
+async fn driver_watches_the_bbr_of_its_path() {
+    let local = tokio::task::LocalSet::new();
+    let watching = local.run_until(async {
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let facts = Rc::new(OverBbr::default());
+        serve_over(Path::new(near, Rc::clone(&facts) as _));
+        far.write_all(&preface()).await.expect("room");
+        let first = far.read(&mut [0; 4096]).await;
+        assert!(first.is_ok_and(|count| count > 0), "settings");
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        assert_eq!(facts.looks.get(), 0, "no timer");
+        let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+        far.write_all(&ping).await.expect("room");
+        let reply = far.read(&mut [0; 4096]).await;
+        assert_eq!(reply.expect("a reply"), ping.len());
+        assert_eq!(facts.looks.get(), 1);
+    });
+    watching.await;
 }
 
 /// The gateway refuses a tunnel whose body is still open. The client ends the stream without a
