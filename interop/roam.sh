@@ -9,7 +9,7 @@
 # The downloads last for about 16 s. Three seconds after all of them have begun, wifi is gone, and lte follows a second later.
 # Four seconds after that, wifi is back and becomes the default, while the machine keeps its address on lte. The router drops
 # the packets of one network that come by the other. All downloads must arrive whole, except those over TCP that cannot be
-# continued. No packet may leave for another host.
+# continued. A tunnel over TCP must end, so that its program connects again. No packet may leave for another host.
 #
 #   interop/roam.sh [WAY...]        TANDEM=path uses a program that is built already
 . "$(dirname "$0")/common.sh"
@@ -130,6 +130,17 @@ download() {
         --output "$work/$1-${2//\//-}" "http://203.0.113.5$2"
 }
 
+# tunnel WAY: downloads the file through a CONNECT, and leaves curl's status.
+tunnel() {
+    inside "$laptop" curl --silent --show-error --fail --max-time 35 --noproxy '' --proxytunnel --proxy "http://127.0.0.1:${ports[$1]}" \
+        --output "$work/$1-tunnel-file" http://203.0.113.5/whole/file
+    echo $? >"$work/$1-tunnel"
+}
+
+# A tunnel goes on, or has ended before curl's time limit (28).
+continued() { [ "$(cat "$work/$1-tunnel")" -eq 0 ] && cmp "$work/files/file" "$work/$1-tunnel-file"; }
+ended() { ! grep -qxE '0|28' "$work/$1-tunnel"; }
+
 arrived() { cmp "$work/files/file" "$work/$1-${2//\//-}"; }
 
 prepare || { echo "the networks did not come up" >&2 && exit 1; }
@@ -168,11 +179,13 @@ for way in "${ways[@]}"; do
         download "$way" "$path" 2>"$work/$way-${path//\//-}.error" &
         downloads+=($!)
     done
+    tunnel "$way" 2>"$work/$way-tunnel.error" &
+    downloads+=($!)
 done
 have_begun() {
     local way
     for way in "${ways[@]}"; do
-        [ -s "$work/$way--file" ] && [ -s "$work/$way--whole-file" ] || return
+        [ -s "$work/$way--file" ] && [ -s "$work/$way--whole-file" ] && [ -s "$work/$way-tunnel-file" ] || return
     done
 }
 await 'a download has not begun' have_begun
@@ -189,7 +202,12 @@ wait "${downloads[@]}"
 for way in "${ways[@]}"; do
     check "$way continues a download in another network" arrived "$way" /file
     # A connection over TCP ends with its address.
-    [ "$way" = h2+tls ] || check "$way keeps its session in another network" arrived "$way" /whole/file
+    if [ "$way" = h2+tls ]; then
+        check "$way ends a tunnel in another network" ended "$way"
+    else
+        check "$way keeps its session in another network" arrived "$way" /whole/file
+        check "$way keeps a tunnel in another network" continued "$way"
+    fi
 done
 nothing_strayed() { cat "$work/strays" && [ ! -s "$work/strays" ]; }
 check 'the laptop sends to its gateway only' nothing_strayed

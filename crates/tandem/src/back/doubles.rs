@@ -22,6 +22,8 @@ pub(in crate::back) trait FakeSession {
 
     fn drain(&self);
 
+    fn give_up(&self) {}
+
     fn is_closed(&self) -> bool;
 
     fn is_established(&self) -> bool {
@@ -80,6 +82,10 @@ impl<S: FakeSession> Connected for S {
 
     fn drain(&self) {
         FakeSession::drain(self);
+    }
+
+    fn give_up(&self) {
+        FakeSession::give_up(self);
     }
 }
 

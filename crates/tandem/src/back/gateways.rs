@@ -12,6 +12,7 @@ mod comparing;
 #[cfg(test)]
 mod doubles;
 mod lookup;
+mod moves;
 mod of_key;
 mod ready;
 mod refuge;
@@ -45,6 +46,7 @@ use crate::transport::{Dial, Target};
 use crate::{versions, warm_up};
 use beside::Dials;
 use choice::{WayGroup, observe};
+use moves::Source;
 use of_key::OfKeys;
 use refuge::{Checks, Left};
 use resume::Tokens;
@@ -179,6 +181,10 @@ struct PoolSlot {
     is_spare: Cell<bool>,
     /// The sessions that are opened beside this one while it has stalled.
     dials: Dials,
+    /// This machine's address towards the other end of a direct session over TCP.
+    source: Rc<Source>,
+    /// The task that looks for a move of this machine.
+    _moves: Option<Task>,
     /// The task that replaces the session when it is old.
     _rotation: Option<Task>,
     /// The task that learns the speed of the session's path.
@@ -282,11 +288,13 @@ impl Gateways {
     /// Returns the session of a key as [`Self::session`] does, and counts an exchange on it until
     /// the guard is dropped.
     fn begin(&self, isolation: &Isolation, gateway: usize) -> (Rc<dyn Connected>, Option<InUse>) {
+        let key = (isolation.clone(), gateway);
+        self.look_before_request(&key);
         let session = self.session(isolation, gateway);
         let slots = self.slots.borrow();
-        let slot = slots.get(&(isolation.clone(), gateway));
-        let in_use = slot.map(|slot| {
+        let in_use = slots.get(&key).map(|slot| {
             self.watch_flow(isolation, gateway, &session, &slot.usage);
+            slot.source.is_used();
             InUse::begin(&slot.usage)
         });
         (session, in_use)
@@ -296,6 +304,8 @@ impl Gateways {
         let now = Instant::now();
         let usage = Rc::new(SessionUsage::new(now));
         let speed = self.follow_speed(&key, &current, &usage);
+        let source = Rc::default();
+        let moves = self.follow_moves(&key, &current, &usage, &source);
         let network = self.network(key.1);
         let rotation = self.rotation(key);
         PoolSlot {
@@ -307,6 +317,8 @@ impl Gateways {
             doubts: Cell::default(),
             is_spare: Cell::new(false),
             dials: Dials::default(),
+            source,
+            _moves: moves,
             _rotation: rotation,
             _speed: speed,
         }

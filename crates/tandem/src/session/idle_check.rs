@@ -172,6 +172,8 @@ mod tests {
             }
             self.has_probes
         }
+
+        fn give_up(&self) {}
     }
 
     #[tokio::test(start_paused = true)]

@@ -81,6 +81,10 @@ pub trait Connected: SessionState + SessionEvents {
 
     /// Closes the session after the exchanges under way. It accepts none from now on.
     fn drain(&self);
+
+    /// Ends the session, because its path is lost. Exchanges that wait for
+    /// [`SessionEvents::silent`] can leave it before. The others fail.
+    fn give_up(&self);
 }
 
 /// The state of a session, which can be read at any time.
@@ -141,7 +145,8 @@ pub trait SessionEvents {
     fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()>;
 
     /// Resolves once the other end has answered: the first time, or again after a probe that this
-    /// call sends. Fails with the session.
+    /// call sends. Input that is no answer to this probe does not count over TCP, since it may have
+    /// been on its way. Fails with the session.
     fn answers<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>>;
 
     /// Watches the path for an exchange whose request is sent now, until the value is dropped.

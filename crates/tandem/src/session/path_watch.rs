@@ -18,6 +18,8 @@ use super::stall::Stall;
 use crate::error::Error;
 use crate::path::Facts;
 
+/// The time for which exchanges can leave a session that is given up.
+const LEAVE: Duration = Duration::from_millis(250);
 /// The polling interval for the answer to a probe.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -39,6 +41,9 @@ pub(super) trait WatchedPath {
     /// Sends a probe, which the other end or its carrier answers. Returns false if none of them
     /// would.
     fn probe(&self) -> bool;
+
+    /// Ends the session, and fails its exchanges.
+    fn give_up(&self);
 }
 
 /// Returns the number of datagrams that have arrived. Returns `None` if the path carries none, or
@@ -74,6 +79,7 @@ pub(super) struct PathWatch {
     /// The observation of a path over TCP.
     stall: Cell<Stall>,
     state: Cell<PathState>,
+    is_given_up: Cell<bool>,
     /// The number of [`PathWaiter`]s.
     waiters: Cell<usize>,
     /// The task that looks at the path while there are waiters.
@@ -116,6 +122,7 @@ impl PathWatch {
             silence: Cell::new(Silence::new(now())),
             stall: Cell::new(Stall::new(now())),
             state: Cell::new(PathState::Alive),
+            is_given_up: Cell::new(false),
             waiters: Cell::new(0),
             task: Cell::default(),
             changed: Notify::new(),
@@ -184,7 +191,7 @@ impl PathWatch {
                 let mut stall = self.stall.get();
                 let look = stall.look(now(), count, waits, answer);
                 self.stall.set(stall);
-                let state = match look.is_stalled {
+                let state = match look.is_stalled || self.is_given_up.get() {
                     true => PathState::Dead,
                     false => PathState::Alive,
                 };
@@ -211,6 +218,19 @@ impl PathWatch {
         let round_trip = facts.smoothed_round_trip();
         let round_trip = round_trip.unwrap_or_else(|| self.path.answered_in());
         Some((arrivals, round_trip))
+    }
+
+    /// Lets exchanges leave the path, and then ends the session.
+    pub(super) fn give_up(&self) {
+        self.is_given_up.set(true);
+        if self.state.replace(PathState::Dead) != PathState::Dead {
+            self.changed.notify_waiters();
+        }
+        let path = Rc::clone(&self.path);
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(LEAVE).await;
+            path.give_up();
+        });
     }
 
     /// Resolves once the path is silent, or has stalled. Never resolves if nothing is counted.

@@ -356,6 +356,9 @@ impl WatchedPath for StreamsState {
     fn probe(&self) -> bool {
         (self.connected.get()).is_some_and(|streams| streams.probe())
     }
+
+    /// Does nothing: the carrier itself finds out that its path is lost.
+    fn give_up(&self) {}
 }
 
 fn closed() -> Error {
@@ -458,6 +461,10 @@ impl Connected for StreamsClient {
 
     fn drain(&self) {
         self.state.drain();
+    }
+
+    fn give_up(&self) {
+        self.drain();
     }
 }
 

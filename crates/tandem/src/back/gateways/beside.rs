@@ -8,7 +8,8 @@
 //! TCP reports nothing if the address of this machine has changed, or if a translator has forgotten
 //! the connection. The path of a stalled connection may also be interrupted for some seconds only.
 //! So the old session stays until the other one has answered, and exchanges that cannot move stay
-//! on it. All exchanges of a session share the other one.
+//! on it. All exchanges of a session share the other one. After a move of this machine to another
+//! network, the module [`moves`](super::moves) does not wait for a stall.
 //!
 //! A pool that drains dials nothing, since its gateways may be those of a former configuration.
 //!
@@ -37,7 +38,7 @@ use crate::transport::addresses::NEXT_ADDRESS;
 /// machine to another network.
 const AGAIN: Duration = Duration::from_secs(1);
 /// The longest time between two dials. It doubles while no dial succeeds.
-const MOST_AGAIN: Duration = Duration::from_secs(8);
+pub(super) const MOST_AGAIN: Duration = Duration::from_secs(8);
 
 /// A session that is opened beside one that has stalled.
 struct Beside {
@@ -191,7 +192,7 @@ impl Gateways {
     }
 
     /// Returns true if a session by any way to the gateway takes the requests of a key.
-    fn has_open_way(&self, isolation: &Isolation, index: usize) -> bool {
+    pub(super) fn has_open_way(&self, isolation: &Isolation, index: usize) -> bool {
         let group = self.group(index);
         group.is_some_and(|group| group.entries().any(|of| self.is_open(isolation, of)))
     }

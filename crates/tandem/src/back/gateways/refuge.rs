@@ -51,7 +51,7 @@ const ATTEMPTS: usize = 3;
 /// The shortest and the longest wait for the answer of an open refuge, which has three of its first
 /// round trips. These are the limits for a session that was idle, too.
 const LEAST_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-const MOST_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const MOST_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time between two looks for a datagram on the silent path.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -567,7 +567,7 @@ async fn until_left(session: &dyn Connected, may_leave: &impl Fn() -> bool) -> b
 }
 
 /// Returns the time for the answer of an open refuge.
-fn probe_timeout(session: &dyn Connected) -> Duration {
+pub(super) fn probe_timeout(session: &dyn Connected) -> Duration {
     let round_trip = session.answered_in().unwrap_or_default();
     let wait = round_trip.saturating_mul(3);
     wait.clamp(LEAST_PROBE_TIMEOUT, MOST_PROBE_TIMEOUT)

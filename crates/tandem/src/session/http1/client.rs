@@ -480,6 +480,11 @@ impl Connected for Http1Client {
             self.state.replace(CarrierState::Taken);
         }
     }
+
+    /// The connection of an exchange ends with it. HTTP/1.1 has no question that shows a loss.
+    fn give_up(&self) {
+        self.drain();
+    }
 }
 
 impl SessionState for Http1Client {

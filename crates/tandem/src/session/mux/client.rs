@@ -260,6 +260,10 @@ impl Connected for MuxClient {
         self.shared.draining.set(true);
         self.shared.wake_driver();
     }
+
+    fn give_up(&self) {
+        self.path_watch.give_up();
+    }
 }
 
 impl SessionState for MuxClient {
@@ -352,9 +356,10 @@ impl SessionEvents for MuxClient {
             if datagrams_received(&*self.shared).is_some() {
                 return self.path_watch.until_answered().await;
             }
-            let heard = self.shared.heard.get();
-            self.shared.probe();
-            self.until(|shared| shared.heard.get() != heard).await
+            let before = self.shared.answers.get();
+            self.shared.core.borrow_mut().ping(ping::QUESTION);
+            self.shared.wake_driver();
+            self.until(|shared| shared.answers.get() != before).await
         })
     }
 
@@ -388,6 +393,11 @@ impl WatchedPath for Shared {
         let is_answered = self.core.borrow_mut().ping(ping::AFTER_SILENCE);
         self.wake_driver();
         is_answered || datagrams_received(self).is_some()
+    }
+
+    fn give_up(&self) {
+        self.is_lost.set(true);
+        self.wake_driver();
     }
 }
 
@@ -538,6 +548,11 @@ struct ClientOwner {
 
 impl Owner for ClientOwner {
     fn handle_event(&mut self, event: Event) {
+        if let Event::Pong { payload } = event
+            && payload == ping::QUESTION
+        {
+            self.shared.answers.update(|answers| answers + 1);
+        }
         match event {
             Event::Settings | Event::GoAway { .. } | Event::Pong { .. } => {
                 self.shared.waiting.wake_all();

@@ -184,6 +184,9 @@ impl<O: Owner> Driver<O> {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.shared.driver.set(cx.waker());
+        if self.shared.is_lost.get() {
+            return Poll::Ready(Err(self.lost()));
+        }
         if self.failed_write.is_some() {
             return self.poll_read_out(cx);
         }
@@ -234,6 +237,14 @@ impl<O: Owner> Driver<O> {
                 Poll::Pending
             }
         }
+    }
+
+    /// Returns the error of a session that is given up. Its unsent bytes are dropped, since the
+    /// kernel would repeat them on the new network.
+    fn lost(&self) -> Error {
+        self.path.facts().reset_on_close();
+        let detail = "the session's path is lost";
+        Error::new(Kind::Timeout, self.other_end, detail).with_retry(Retry::IfIdempotent)
     }
 
     fn end_if_idle(&mut self) {

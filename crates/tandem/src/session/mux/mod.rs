@@ -192,6 +192,10 @@ struct Shared {
     draining: Cell<bool>,
     /// True if this end closed the session because it was idle.
     idled_out: Cell<bool>,
+    /// The answers of the other end to [`ping::QUESTION`].
+    answers: Cell<u64>,
+    /// True once the session is given up, because its path is lost.
+    is_lost: Cell<bool>,
     /// The task that waits for the end of the session, if any.
     observer: WakerCell,
     /// The measurements for the observation points.
@@ -220,6 +224,8 @@ impl Shared {
             early: Early::default(),
             draining: Cell::new(false),
             idled_out: Cell::new(false),
+            answers: Cell::new(0),
+            is_lost: Cell::new(false),
             observer: WakerCell::default(),
             watch: Watch::default(),
             facts: OnceCell::new(),

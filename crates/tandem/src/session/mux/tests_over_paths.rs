@@ -13,6 +13,7 @@ use tandem_http::{
 };
 use tandem_spdy::Version;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+use tokio::time::timeout;
 
 use super::core::Core;
 use super::{Multiplexed, MuxClient, MuxSession};
@@ -20,7 +21,7 @@ use crate::carrier::Carrier;
 use crate::error::Error;
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Part, Peer, Reply};
 use crate::path::{BbrState, Facts, KernelBbr, Path};
-use crate::session::{Connected, Drain, Serve};
+use crate::session::{Connected, Drain, Serve, SessionEvents};
 
 fn session(protocol: Multiplexed) -> MuxSession {
     MuxSession::new(
@@ -132,6 +133,72 @@ async fn response_and_goaway(peer: &RefCell<dyn ByteMux>, path: &mut Path) -> By
         peer.poll_output(&mut out, usize::MAX);
     }
     out.copy_to_bytes(out.remaining())
+}
+
+/// The path takes no more bytes, and the driver has some to write.
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn session_that_is_given_up_fails_its_exchanges() {
+    let local = tokio::task::LocalSet::new();
+    let ended = local.run_until(async {
+        let (near, _far) = Path::pair(10);
+        let dialled = std::future::ready(Ok(Carrier::Bytes(near)));
+        let client = MuxClient::connect(&session(Multiplexed::H2), Box::pin(dialled));
+        let client = Rc::new(client);
+        let asking = Rc::clone(&client);
+        let mut reply =
+            Reply::generate(|mut sink| async move { asking.run(&mut exchange(), &mut sink).await });
+        let second = Duration::from_secs(1);
+        assert!(timeout(second, reply.part()).await.is_err());
+        client.give_up();
+        timeout(second, reply.part()).await
+    });
+    assert!(matches!(ended.await, Ok(Some(Err(_)))));
+}
+
+/// Other input may have been on its way when the machine moved.
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn session_answers_by_the_reply_to_its_question() {
+    for protocol in [Multiplexed::H2, Multiplexed::Spdy(Version::V31)] {
+        let local = tokio::task::LocalSet::new();
+        let asking = local.run_until(async {
+            let session = session(protocol);
+            let (near, mut far) = Path::pair(1 << 20);
+            let dialled = std::future::ready(Ok(Carrier::Bytes(near)));
+            let client = MuxClient::connect(&session, Box::pin(dialled));
+            let Core::Bytes(peer) = session.new_core(Role::Server) else {
+                panic!("a session over one byte stream");
+            };
+            peer.borrow_mut().ping(1);
+            pass_output(&peer, &mut far).await;
+            client.established().await.expect("a session");
+            let mut answers = client.answers();
+            let second = Duration::from_secs(1);
+            assert!(timeout(second, &mut answers).await.is_err());
+            peer.borrow_mut().ping(2);
+            pass_output(&peer, &mut far).await;
+            assert!(timeout(second, &mut answers).await.is_err());
+            let mut buffer = [0; 4096];
+            let count = far.read(&mut buffer).await.expect("a client");
+            let taken = peer
+                .borrow_mut()
+                .handle_input(Instant::now(), &buffer[..count]);
+            taken.expect("a session");
+            pass_output(&peer, &mut far).await;
+            let answered = timeout(second, &mut answers).await;
+            answered.expect("an answer").expect("a session");
+        });
+        asking.await;
+    }
+}
+
+/// Writes the output of a core to its path.
+async fn pass_output(peer: &RefCell<dyn ByteMux>, path: &mut Path) {
+    let mut out = SendBuf::new();
+    while peer.borrow().wants_output() {
+        peer.borrow_mut().poll_output(&mut out, usize::MAX);
+    }
+    let bytes = out.copy_to_bytes(out.remaining());
+    path.write_all(&bytes).await.expect("room");
 }
 
 /// A stream that counts its writes.

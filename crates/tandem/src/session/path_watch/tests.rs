@@ -54,6 +54,8 @@ impl WatchedPath for Mute {
         self.probes.set(self.probes.get() + 1);
         true
     }
+
+    fn give_up(&self) {}
 }
 
 /// Runs a test in virtual time with a mute path and its watch.
@@ -142,6 +144,7 @@ struct Tcp(Rc<Bytes>);
 #[derive(Default)]
 struct Bytes {
     count: Cell<u64>,
+    is_given_up: Cell<bool>,
     /// True while bytes wait for an acknowledgement.
     waits: Cell<bool>,
     /// The time of the last bytes of the other end.
@@ -199,6 +202,10 @@ impl WatchedPath for Tcp {
         }
         true
     }
+
+    fn give_up(&self) {
+        self.0.is_given_up.set(true);
+    }
 }
 
 /// Runs a test with a connection over TCP and its watch.
@@ -255,5 +262,17 @@ fn idle_tunnel_over_tcp_is_probed_by_its_session() {
         }
         println!("{pings} PINGs of the session, {} more", bytes.probes.get());
         assert!(bytes.probes.get() <= 5, "{}", bytes.probes.get());
+    });
+}
+
+#[test]
+fn given_up_path_is_left_before_its_session_ends() {
+    run_tcp(|bytes, watch| async move {
+        let silent = tokio::time::timeout(Duration::from_secs(1), watch.until_silent());
+        let given_up = async { watch.give_up() };
+        assert!(tokio::join!(silent, given_up).0.is_ok());
+        assert!(!bytes.is_given_up.get());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(bytes.is_given_up.get());
     });
 }

@@ -17,7 +17,7 @@ use crate::transport::names::Names;
 const MS: Duration = Duration::from_millis(1);
 
 thread_local! {
-    /// The network of this machine.
+    /// The network of this machine, or 0 without one.
     static NETWORK: Cell<u8> = const { Cell::new(1) };
     /// How often the network was asked for.
     static LOOKS: Cell<usize> = const { Cell::new(0) };
@@ -25,7 +25,8 @@ thread_local! {
 
 fn network_of(_: SocketAddr) -> Network {
     LOOKS.set(LOOKS.get() + 1);
-    Some([192, 0, 2, NETWORK.get()].into())
+    let network = Some(NETWORK.get()).filter(|network| *network > 0);
+    network.map(|network| [192, 0, 2, network].into())
 }
 
 /// A way to the gateway: the time until its sessions are established, and its requests.
@@ -119,7 +120,19 @@ struct OverWay {
     established_at: tokio::time::Instant,
     mark: Rc<SessionMark>,
     is_drained: Cell<bool>,
+    is_given_up: Cell<bool>,
+    /// The number of exchanges under way.
+    active: Cell<usize>,
     is_refused: bool,
+}
+
+/// Counts an exchange on a session until it is dropped.
+struct Active<'a>(&'a Cell<usize>);
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        self.0.update(|active| active - 1);
+    }
 }
 
 impl OverWay {
@@ -136,6 +149,14 @@ impl OverWay {
             tokio::time::sleep(MS).await;
         }
     }
+
+    /// Fails once the session is given up.
+    async fn until_given_up(&self) -> Result<(), Error> {
+        while !self.is_given_up.get() {
+            tokio::time::sleep(MS).await;
+        }
+        Err(Error::new(Kind::Timeout, Side::Peer, "the path is lost"))
+    }
 }
 
 impl FakeSession for OverWay {
@@ -146,6 +167,8 @@ impl FakeSession for OverWay {
     ) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             count(&self.way.runs);
+            count(&self.active);
+            let _active = Active(&self.active);
             if self.way.is_early.get() {
                 tokio::time::sleep_until(self.established_at).await;
             }
@@ -157,8 +180,14 @@ impl FakeSession for OverWay {
                 sink.send(Part::Data(Bytes::from_static(b"x"))).await;
             }
             if self.way.has_body.get() {
-                tokio::time::sleep(self.way.body_takes.get()).await;
-                self.until_works().await;
+                let body = async {
+                    tokio::time::sleep(self.way.body_takes.get()).await;
+                    self.until_works().await;
+                };
+                tokio::select! {
+                    () = body => {}
+                    lost = self.until_given_up() => return lost,
+                }
                 sink.send(Part::Data(Bytes::from_static(b"x"))).await;
             }
             Ok(())
@@ -169,8 +198,16 @@ impl FakeSession for OverWay {
         self.is_drained.set(true);
     }
 
+    fn give_up(&self) {
+        self.is_given_up.set(true);
+    }
+
     fn is_closed(&self) -> bool {
         self.is_drained.get() || self.is_refused
+    }
+
+    fn active(&self) -> usize {
+        self.active.get()
     }
 
     fn is_established(&self) -> bool {
@@ -257,6 +294,8 @@ fn connect(way: &Rc<Way>) -> Rc<dyn Connected> {
         is_refused: way.is_refused.get(),
         mark: Rc::new(SessionMark::new(true)),
         is_drained: Cell::new(false),
+        is_given_up: Cell::new(false),
+        active: Cell::new(0),
     })
 }
 
@@ -534,5 +573,6 @@ fn session_of_a_key_is_found_by_any_way() {
 mod beside;
 mod checks;
 mod downloads;
+mod moves;
 mod refuge;
 mod returning;

@@ -7,7 +7,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// Creates a scene in which the session of a client without keys is one over TCP, since no other
 /// way answers.
-async fn on_tcp() -> (Rc<Scene>, Isolation) {
+pub(super) async fn on_tcp() -> (Rc<Scene>, Isolation) {
     let key = Isolation::none();
     let scene = Rc::new(Scene::new([3_600_000, 3_600_000, 50]));
     assert_eq!(scene.get(&key).await, TLS);
@@ -15,7 +15,7 @@ async fn on_tcp() -> (Rc<Scene>, Isolation) {
 }
 
 /// Loses the sessions over TCP that are open now.
-async fn lose(scene: &Scene) {
+pub(super) async fn lose(scene: &Scene) {
     tokio::time::sleep(MS).await;
     let now = tokio::time::Instant::now();
     scene.ways[TLS].lost_before.set(Some(now));
@@ -153,7 +153,7 @@ fn request_stays_until_a_later_session_answers() {
 }
 
 /// Begins a request whose response has a rest, and returns the reply after its head.
-async fn begin(scene: &Scene, key: &Isolation) -> Reply {
+pub(super) async fn begin(scene: &Scene, key: &Isolation) -> Reply {
     let exchange = Exchange {
         isolation: key.clone(),
         ..Exchange::internal(RequestHead::get(Scheme::Http, "site.example", "/"))
