@@ -84,6 +84,10 @@ impl<S: FakeSession> Connected for S {
         FakeSession::drain(self);
     }
 
+    fn replaced(&self) {
+        FakeSession::drain(self);
+    }
+
     fn give_up(&self) {
         FakeSession::give_up(self);
     }

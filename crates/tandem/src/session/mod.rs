@@ -82,6 +82,10 @@ pub trait Connected: SessionState + SessionEvents {
     /// Closes the session after the exchanges under way. It accepts none from now on.
     fn drain(&self);
 
+    /// Drains a session whose path is silent, because another session by the same way works. It is
+    /// given up if its path stays silent.
+    fn replaced(&self);
+
     /// Ends the session, because its path is lost. Exchanges that wait for
     /// [`SessionEvents::silent`] can leave it before. The others fail.
     fn give_up(&self);

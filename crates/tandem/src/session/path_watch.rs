@@ -79,6 +79,8 @@ pub(super) struct PathWatch {
     /// The observation of a path over TCP.
     stall: Cell<Stall>,
     state: Cell<PathState>,
+    /// The time at which another session was established beside this one, while it has stalled.
+    replaced: Cell<Option<Instant>>,
     is_given_up: Cell<bool>,
     /// The number of [`PathWaiter`]s.
     waiters: Cell<usize>,
@@ -122,6 +124,7 @@ impl PathWatch {
             silence: Cell::new(Silence::new(now())),
             stall: Cell::new(Stall::new(now())),
             state: Cell::new(PathState::Alive),
+            replaced: Cell::default(),
             is_given_up: Cell::new(false),
             waiters: Cell::new(0),
             task: Cell::default(),
@@ -191,6 +194,12 @@ impl PathWatch {
                 let mut stall = self.stall.get();
                 let look = stall.look(now(), count, waits, answer);
                 self.stall.set(stall);
+                // A path that delivers again is lost only after another replacement.
+                let replaced = self.replaced.take().filter(|_| look.is_stalled);
+                self.replaced.set(replaced);
+                if replaced.is_some_and(|since| stall.is_lost(now(), since)) {
+                    self.path.give_up();
+                }
                 let state = match look.is_stalled || self.is_given_up.get() {
                     true => PathState::Dead,
                     false => PathState::Alive,
@@ -218,6 +227,11 @@ impl PathWatch {
         let round_trip = facts.smoothed_round_trip();
         let round_trip = round_trip.unwrap_or_else(|| self.path.answered_in());
         Some((arrivals, round_trip))
+    }
+
+    /// Notes that another session by the same way works, while this path has stalled.
+    pub(super) fn replaced(&self) {
+        self.replaced.set(Some(now()));
     }
 
     /// Lets exchanges leave the path, and then ends the session.

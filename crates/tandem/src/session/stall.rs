@@ -159,6 +159,17 @@ impl Stall {
         }
     }
 
+    /// Returns true if a connection that has stalled is lost, while another one to the same end
+    /// works since `replaced`. The kernel doubles the time between its repetitions. So at least one
+    /// of them has had time for an acknowledgement since then.
+    pub(super) fn is_lost(&self, now: Instant, replaced: Instant) -> bool {
+        let Some(probed) = self.probed else {
+            return false;
+        };
+        let age = replaced.saturating_duration_since(probed.at);
+        now >= replaced + 2 * age.max(ANSWER.least)
+    }
+
     /// Returns true if nothing looked when it was due: no exchange was under way, or this process
     /// did not run.
     fn missed_a_look(&self, now: Instant) -> bool {
@@ -316,6 +327,22 @@ mod tests {
         assert_eq!(scene.pass(60 * SECOND), None);
         assert!((1..=6).contains(&scene.probes), "{}", scene.probes);
         assert_eq!(scene.count, scene.probes as u64);
+    }
+
+    /// The kernel doubles the time between its repetitions.
+    #[test]
+    fn connection_is_lost_after_another_repetition() {
+        for (replaced, expected) in [(3, 9), (4, 12), (20, 60)] {
+            let mut scene = Scene::new();
+            let begun = scene.now;
+            assert!(scene.pass(10 * SECOND).is_some());
+            let replaced = begun + replaced * SECOND;
+            let is_lost = |seconds| scene.stall.is_lost(begun + seconds * SECOND, replaced);
+            assert!(!is_lost(expected - 1) && is_lost(expected));
+            scene.answer();
+            scene.look();
+            assert!(!scene.stall.is_lost(begun + 600 * SECOND, replaced));
+        }
     }
 
     #[test]

@@ -463,6 +463,10 @@ impl Connected for StreamsClient {
         self.state.drain();
     }
 
+    fn replaced(&self) {
+        self.drain();
+    }
+
     fn give_up(&self) {
         self.drain();
     }

@@ -15,6 +15,7 @@ use crate::harness::{
     Client, Scene, block_on, client_options, endpoint, gateway_options, request, start_client,
     start_gateway,
 };
+use crate::tunnel_scenes::{echo, tunnel};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -140,6 +141,23 @@ fn download_leaves_a_lost_connection() {
     println!("the rest came after {:?}", begun.elapsed());
     assert!(begun.elapsed() < NOTICE, "{:?}", begun.elapsed());
     assert!(start_of(origin.range()) >= half);
+    stop(pair);
+}
+
+/// A tunnel cannot move. Its program connects again once it has ended.
+#[test]
+fn tunnel_ends_with_a_lost_connection() {
+    let (path, pair, http) = start("h2");
+    let echo = echo();
+    let mut first = tunnel(http, &echo);
+    path.cut();
+    first.send("lost");
+    let begun = Instant::now();
+    assert!(first.is_closed());
+    println!("the tunnel ended after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < NOTICE, "{:?}", begun.elapsed());
+    tunnel(http, &echo);
+    assert_eq!(path.connections(), 2);
     stop(pair);
 }
 

@@ -8,8 +8,9 @@
 //! TCP reports nothing if the address of this machine has changed, or if a translator has forgotten
 //! the connection. The path of a stalled connection may also be interrupted for some seconds only.
 //! So the old session stays until the other one has answered, and exchanges that cannot move stay
-//! on it. All exchanges of a session share the other one. After a move of this machine to another
-//! network, the module [`moves`](super::moves) does not wait for a stall.
+//! on it. If it still delivers nothing after twice the time of its silence, it ends with them. All
+//! exchanges of a session share the other one. After a move of this machine to another network, the
+//! module [`moves`](super::moves) does not wait for a stall.
 //!
 //! A pool that drains dials nothing, since its gateways may be those of a former configuration.
 //!
@@ -268,6 +269,6 @@ impl Gateways {
         let key = (isolation.clone(), index);
         let slot = self.slot(Rc::clone(next), key.clone());
         self.slots.borrow_mut().insert(key, slot);
-        session.drain();
+        session.replaced();
     }
 }

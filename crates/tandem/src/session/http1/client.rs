@@ -481,6 +481,10 @@ impl Connected for Http1Client {
         }
     }
 
+    fn replaced(&self) {
+        self.drain();
+    }
+
     /// The connection of an exchange ends with it. HTTP/1.1 has no question that shows a loss.
     fn give_up(&self) {
         self.drain();

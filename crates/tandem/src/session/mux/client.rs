@@ -261,6 +261,11 @@ impl Connected for MuxClient {
         self.shared.wake_driver();
     }
 
+    fn replaced(&self) {
+        self.path_watch.replaced();
+        self.drain();
+    }
+
     fn give_up(&self) {
         self.path_watch.give_up();
     }

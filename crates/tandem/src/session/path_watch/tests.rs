@@ -266,6 +266,46 @@ fn idle_tunnel_over_tcp_is_probed_by_its_session() {
 }
 
 #[test]
+fn replaced_session_ends_if_its_path_stays_silent() {
+    for returns in [false, true] {
+        run_tcp(|bytes, watch| async move {
+            bytes.waits.set(true);
+            let _watched = watch.expect(Probing::Alone).expect("a path");
+            watch.until_silent().await;
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            assert!(!bytes.is_given_up.get(), "no other session works");
+            watch.replaced();
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            assert!(!bytes.is_given_up.get(), "the kernel repeats its segments");
+            if returns {
+                bytes.waits.set(false);
+                bytes.answer();
+            }
+            tokio::time::sleep(Duration::from_secs(120)).await;
+            assert_eq!(bytes.is_given_up.get(), !returns);
+        });
+    }
+}
+
+/// A later silence may be one of the whole network, in which the other session delivers nothing
+/// either.
+#[test]
+fn replaced_session_that_delivers_again_stays() {
+    run_tcp(|bytes, watch| async move {
+        bytes.waits.set(true);
+        let _watched = watch.expect(Probing::Alone).expect("a path");
+        watch.until_silent().await;
+        watch.replaced();
+        bytes.waits.set(false);
+        bytes.answer();
+        watch.until_alive().await;
+        bytes.waits.set(true);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!bytes.is_given_up.get());
+    });
+}
+
+#[test]
 fn given_up_path_is_left_before_its_session_ends() {
     run_tcp(|bytes, watch| async move {
         let silent = tokio::time::timeout(Duration::from_secs(1), watch.until_silent());
