@@ -1,12 +1,15 @@
 //! `tandem init`: asks at most five questions, writes the files of both ends, prints the commands
 //! to run, and tests the path where this machine can reach both ends.
 //!
-//! `questions` asks, `answers` reads the answers, `plan` makes the files of each role, `files`
-//! writes them, and `steps` prints the commands.
+//! `questions` asks, `answers` and `proxy` read the answers, and `fit` refuses options that the
+//! role does not use. `plan` makes the files of each role, `files` writes them, and `steps` prints
+//! the commands.
 
 mod answers;
 mod files;
+mod fit;
 mod plan;
+mod proxy;
 mod questions;
 mod steps;
 
@@ -22,15 +25,14 @@ use super::{ClientArgs, Failure, doctor, serve};
 use crate::config::ClientOptions;
 use crate::config::gateway::ModeOption;
 use crate::config::share_url::{MAX_LENGTH, ShareUrl};
-use crate::endpoint::{Endpoint, Via};
 use crate::runtime::Running;
 use crate::transport::registry::Transports;
 use crate::transport::tls::identity;
 use answers::{Reached, absolute, address, host, onion_host, port, tor_gateway};
 use plan::{CLIENT, GATEWAY, OwnGatewayPlan, Plan};
+use proxy::{ask_via, given_via, via};
 use questions::{
-    ADDRESS, CONTROL, IP, MARKED_PORT, MARKER, ONION, ORIGIN, PORT, Questions, ROLE, SOCKS,
-    TOR_GATEWAY,
+    ADDRESS, IP, MARKED_PORT, MARKER, ONION, ORIGIN, PORT, Questions, ROLE, TOR_GATEWAY,
 };
 use steps::print_steps;
 pub(super) use steps::quoted;
@@ -97,7 +99,8 @@ pub struct InitArgs {
     /// that of one site. For all sites: another URL, an endpoint, or "exit" for Tor exits
     #[arg(long, value_name = "GATEWAY")]
     gateway: Option<String>,
-    /// Clients through Tor: socks5://ADDRESS:PORT or tor://ADDRESS:PORT
+    /// The proxy of the client, such as Tor: socks5://ADDRESS:PORT or tor://ADDRESS:PORT. Without
+    /// it, the clients of own-gateway and no-gateway connect directly
     #[arg(long, value_name = "URL")]
     via: Option<String>,
     /// Directory of the files
@@ -152,6 +155,7 @@ fn plan_of<I: BufRead, O: Write>(
     questions: &mut Questions<I, O>,
 ) -> Result<Plan, Failure> {
     if let Some(from) = &args.from {
+        fit::check(args, None)?;
         let url = match from.as_str() {
             "-" => {
                 let mut line = String::new();
@@ -175,6 +179,7 @@ fn plan_of<I: BufRead, O: Write>(
             })
         })?,
     };
+    fit::check(args, Some(role))?;
     match role {
         SetUp::OwnGateway => own_gateway(args, questions),
         SetUp::OnionOperator => {
@@ -187,7 +192,8 @@ fn plan_of<I: BufRead, O: Write>(
                 }
             })?;
             let port = questions.ask(&MARKED_PORT, args.port.as_deref(), port)?;
-            Ok(plan::onion(&host, &origin, port))
+            let via = given_via(args, questions, false)?;
+            Ok(plan::onion(&host, &origin, port, via))
         }
         SetUp::TorUser => {
             let gateway = questions.ask(&TOR_GATEWAY, args.gateway.as_deref(), tor_gateway)?;
@@ -217,9 +223,13 @@ fn plan_of<I: BufRead, O: Write>(
                     .ok_or_else(|| format!("{text:?} is no address of 192.0.2.0/24"))
             })?;
             let port = questions.ask(&MARKED_PORT, args.port.as_deref(), port)?;
-            Ok(plan::exit(address, port))
+            let via = given_via(args, questions, true)?;
+            Ok(plan::exit(address, port, via))
         }
-        SetUp::NoGateway => Ok(plan::direct()),
+        SetUp::NoGateway => Ok(match given_via(args, questions, false)? {
+            Some(via) => plan::proxied(&via),
+            None => plan::direct(),
+        }),
     }
 }
 
@@ -228,8 +238,14 @@ fn own_gateway<I: BufRead, O: Write>(
     questions: &mut Questions<I, O>,
 ) -> Result<Plan, Failure> {
     let host = questions.ask(&ADDRESS, args.address.as_deref(), host)?;
-    let ip = if host.parse::<IpAddr>().is_ok() {
-        None
+    let ip = if let Ok(ip) = host.parse::<IpAddr>() {
+        match args.ip.as_deref() {
+            Some(other) if address(other.trim())? != ip => {
+                let problem = format!("--ip {other} contradicts --address {host}");
+                return Err(format!("{problem}, which is an address already: leave it out").into());
+            }
+            _ => None,
+        }
     } else {
         questions.ask(&IP, args.ip.as_deref(), |text| match text {
             "" => Ok(None),
@@ -251,20 +267,9 @@ fn own_gateway<I: BufRead, O: Write>(
         ip,
         port,
         identity,
+        via: given_via(args, questions, false)?,
     };
     own.plan(SystemTime::now())
-}
-
-/// Asks for the way to the gateway of `--from`, if it needs Tor.
-fn via<I: BufRead, O: Write>(
-    args: &InitArgs,
-    questions: &mut Questions<I, O>,
-    url: &ShareUrl,
-) -> Result<Option<Via>, Failure> {
-    if url.needs_tor() || args.via.is_some() {
-        return ask_via(args, questions, Some(&url.endpoint()?)).map(Some);
-    }
-    Ok(None)
 }
 
 /// Tells that the client of a shared URL connects without Tor. Returns whether the test may do so.
@@ -282,18 +287,6 @@ fn may_test<I: BufRead, O: Write>(
     }
     writeln!(questions.output, "{text}")?;
     Ok(true)
-}
-
-fn ask_via<I: BufRead, O: Write>(
-    args: &InitArgs,
-    questions: &mut Questions<I, O>,
-    gateway: Option<&Endpoint>,
-) -> Result<Via, Failure> {
-    let at_exit = gateway.is_some_and(|gateway| gateway.option("exit").is_some());
-    let question = if at_exit { &CONTROL } else { &SOCKS };
-    questions.ask(question, args.via.as_deref(), |text| {
-        text.parse().map_err(|error| format!("{error}"))
-    })
 }
 
 /// Tests the path. The gateway of this machine runs for the time of the test.
@@ -390,6 +383,22 @@ mod tests {
         (plan, output.matches(": ").count())
     }
 
+    /// Returns the plan of flags alone.
+    pub(super) fn planned(given: &[&str]) -> Result<Plan, String> {
+        let mut questions = Questions {
+            input: &b""[..],
+            output: Vec::new(),
+            asks: false,
+        };
+        plan_of(&arguments(given), &mut questions).map_err(|error| error.to_string())
+    }
+
+    /// Returns the text of a file of a plan.
+    pub(super) fn text_of<'a>(plan: &'a Plan, path: &str) -> &'a str {
+        let file = plan.files.iter().find(|file| file.path == path);
+        &file.expect("a file").text
+    }
+
     fn arguments(given: &[&str]) -> InitArgs {
         use clap::{Args as _, FromArgMatches as _};
         let command = InitArgs::augment_args(clap::Command::new("init"));
@@ -445,11 +454,6 @@ mod tests {
             path.display().to_string()
         });
         let plan = |host: &str, key: &str| {
-            let mut questions = Questions {
-                input: &b""[..],
-                output: Vec::new(),
-                asks: false,
-            };
             let given = [
                 "own-gateway",
                 "--address",
@@ -459,8 +463,7 @@ mod tests {
                 "--key",
                 key,
             ];
-            let plan = plan_of(&arguments(&given), &mut questions);
-            plan.map_err(|error| error.to_string())
+            planned(&given)
         };
         assert!(plan("gw.example", &key).is_ok());
         let name = plan("other.example", &key).err().expect("another name");
@@ -548,17 +551,8 @@ mod tests {
                 "a.example",
             ),
         ] {
-            let mut questions = Questions {
-                input: &b""[..],
-                output: Vec::new(),
-                asks: false,
-            };
-            let plan = plan_of(&arguments(&given), &mut questions).expect("a plan");
-            let client = plan
-                .files
-                .iter()
-                .find(|file| file.path == "client/client.toml");
-            let text = &client.expect("a client").text;
+            let plan = planned(&given).expect("a plan");
+            let text = text_of(&plan, "client/client.toml");
             assert!(text.contains(part), "{given:?}: {text}");
         }
     }

@@ -53,6 +53,8 @@ pub(super) struct OwnGatewayPlan {
     pub(super) port: u16,
     /// The files of a certificate by a public authority and of its key.
     pub(super) identity: Option<[String; 2]>,
+    /// The proxy of the client.
+    pub(super) via: Option<Via>,
 }
 
 impl OwnGatewayPlan {
@@ -70,6 +72,8 @@ impl OwnGatewayPlan {
         let mut options = match (self.host.parse::<IpAddr>(), self.ip) {
             (Ok(_), _) => Vec::new(),
             (Err(_), Some(ip)) => vec![format!("ip={ip}")],
+            // The proxy looks the name up.
+            (Err(_), None) if self.via.is_some() => Vec::new(),
             (Err(_), None) => vec!["resolve=system".to_owned()],
         };
         let [cert, key] = match &self.identity {
@@ -101,15 +105,16 @@ impl OwnGatewayPlan {
         let separator = if options.is_empty() { "" } else { "?" };
         let port = self.port;
         let url = format!("h2+tls://{host}:{port}{separator}{}", options.join("&"));
-        files.push(client(&url, None, Some(&token)));
+        let via = self.via.as_ref();
+        files.push(client(&url, via, Some(&token)));
         Ok(Plan {
             files,
             steps: Vec::new(),
             has_gateway: true,
             is_for_sites: false,
-            has_dashboard: true,
-            socks: None,
-            address,
+            has_dashboard: via.is_none(),
+            socks: via.map(socks_port),
+            address: if via.is_none() { address } else { None },
             direct: None,
         })
     }
@@ -130,7 +135,8 @@ fn listening_addresses(address: Option<IpAddr>) -> Vec<IpAddr> {
 }
 
 /// Returns the plan for a reverse gateway beside an onion service.
-pub(super) fn onion(host: &str, origin: &str, port: u16) -> Plan {
+/// Its client connects through Tor's default port, or through `via`.
+pub(super) fn onion(host: &str, origin: &str, port: u16, via: Option<Via>) -> Plan {
     let listen = format!("h2+tcp://127.0.0.1:{port}");
     let gateway = [
         ("listen", list(&listen)),
@@ -140,7 +146,7 @@ pub(super) fn onion(host: &str, origin: &str, port: u16) -> Plan {
         ("open", Value::Boolean(true)),
     ];
     let url = format!("h2+tcp://{host}:{port}");
-    let via = Via::Socks(([127, 0, 0, 1], 9050).into());
+    let via = via.unwrap_or_else(|| Via::Socks(([127, 0, 0, 1], 9050).into()));
     Plan {
         files: vec![
             NewFile::public("gateway/gateway.toml", table(GATEWAY, &gateway)),
@@ -165,11 +171,12 @@ pub(super) fn onion(host: &str, origin: &str, port: u16) -> Plan {
     }
 }
 
-/// Returns the plan for a gateway at a Tor exit.
-pub(super) fn exit(address: std::net::Ipv4Addr, port: u16) -> Plan {
+/// Returns the plan for a gateway at a Tor exit. Its client uses Tor's default control port, or
+/// `via`.
+pub(super) fn exit(address: Ipv4Addr, port: u16, via: Option<Via>) -> Plan {
     let listen = format!("h2+tcp://{address}:{port}");
     let gateway = [("listen", list(&listen)), ("open", Value::Boolean(true))];
-    let via = Via::TorPort(([127, 0, 0, 1], 9051).into());
+    let via = via.unwrap_or_else(|| Via::TorPort(([127, 0, 0, 1], 9051).into()));
     Plan {
         files: vec![
             NewFile::public("gateway/gateway.toml", table(GATEWAY, &gateway)),
@@ -226,8 +233,18 @@ fn visitor(client: NewFile, via: &Via) -> Plan {
 
 /// Returns the plan for a client that uses the gateways that sites announce.
 pub(super) fn sites(via: &Via) -> Plan {
+    through(vec![("solo", text("via"))], via)
+}
+
+/// Returns the plan for a client that connects to sites through a proxy, and uses no gateway.
+pub(super) fn proxied(via: &Via) -> Plan {
+    let ways = vec![("solo", text("via")), ("discover", Value::Boolean(false))];
+    through(ways, via)
+}
+
+fn through(ways: Vec<(&str, Value)>, via: &Via) -> Plan {
     Plan {
-        files: vec![client_file(vec![("solo", text("via"))], Some(via), None)],
+        files: vec![client_file(ways, Some(via), None)],
         steps: Vec::new(),
         has_gateway: false,
         is_for_sites: true,

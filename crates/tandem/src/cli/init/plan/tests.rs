@@ -53,6 +53,7 @@ fn own_gateway_listens_where_clients_connect() {
             ip: ip.map(|ip| ip.parse().expect("an address")),
             port: 443,
             identity: None,
+            via: None,
         };
         let plan = own.plan(SystemTime::now()).expect("a plan");
         assert_eq!(gateway_of(&plan), format!("h2+tls://{gateway}"));
@@ -82,6 +83,7 @@ fn own_gateway_uses_a_given_certificate() {
         ip: Some(IpAddr::from([203, 0, 113, 5])),
         port: 8443,
         identity: Some(["/etc/a.pem".into(), "/etc/a.key".into()]),
+        via: None,
     };
     let plan = own.plan(SystemTime::now()).expect("a plan");
     assert_eq!(gateway_of(&plan), "h2+tls://gw.example:8443?ip=203.0.113.5");
@@ -91,7 +93,7 @@ fn own_gateway_uses_a_given_certificate() {
 #[test]
 fn plans_for_tor_are_valid_configurations() {
     let host = format!("{}.onion", "a".repeat(56));
-    let plan = onion(&host, "http://127.0.0.1:8080", 9980);
+    let plan = onion(&host, "http://127.0.0.1:8080", 9980, None);
     let typed = |plan: &Plan| {
         let client = read(plan, "client/client.toml").client.expect("a client");
         client.typed().expect("a valid client");
@@ -99,7 +101,7 @@ fn plans_for_tor_are_valid_configurations() {
     };
     let gateway = typed(&plan).expect("a gateway");
     gateway.typed().expect("a valid gateway");
-    let plan = exit([192, 0, 2, 80].into(), 9980);
+    let plan = exit([192, 0, 2, 80].into(), 9980, None);
     let gateway = typed(&plan).expect("a gateway");
     gateway.typed().expect("a valid gateway");
     assert_eq!(gateway_of(&plan), "h2+tcp://192.0.2.80:9980?exit=auto");
@@ -119,7 +121,7 @@ fn gateway_of_an_onion_service_gets_its_requests_only() {
         let plan = shared(&url, Some(&via)).expect("a plan");
         read(&plan, "client/client.toml").client
     };
-    let operator = onion(&host, "http://127.0.0.1:8080", 9980);
+    let operator = onion(&host, "http://127.0.0.1:8080", 9980, None);
     let served = read(&operator, "gateway/gateway.toml").gateway;
     let served = served.expect("a gateway").allow_host;
     let visitor = site(&gateway, &via);
