@@ -17,7 +17,7 @@ use crate::hosts::HostPattern;
 use crate::transport::tls::authority::{
     self, Authority, HOSTS, NAME, certificate_file, default_directory, key_file,
 };
-use stores::{ChosenStores, Store, StoreDirectories, StoreError, StoreKind};
+use stores::{ChosenStores, Progress, Store, StoreDirectories, StoreError, StoreKind};
 
 const EXAMPLES: &str = "Examples:
   tandem trust
@@ -165,18 +165,26 @@ fn print_plan(directory: &Path, state: AuthorityState, opened: &[String], chosen
     }
 }
 
-/// Adds the authority to stores, and records each of them.
+/// Adds the authority to stores, and records those that trust it.
 #[expect(clippy::print_stdout, reason = "the command's output")]
 fn add_to(stores: &[Store], directory: &Path) -> Result<(), Failure> {
     let mut failed = 0;
     for store in stores {
-        // The record comes first, so that no change is forgotten.
-        stores::record(directory, store)?;
+        // The record comes first, so that no change is forgotten. The store is not one that trusts
+        // the authority before the change is complete.
+        stores::record(directory, store, Progress::Begun)?;
         match store.add(&certificate_file(directory)) {
-            Ok(()) => println!("added to {store}"),
+            Ok(()) => {
+                stores::record(directory, store, Progress::Trusts)?;
+                println!("added to {store}");
+            }
             Err(error) => {
                 failed += 1;
-                eprintln!("tandem: {store}: {error}");
+                eprintln!("tandem: {store}: {error}{}", error.remedy());
+                // What is left of the change stays recorded, for --remove.
+                if store.clear() {
+                    stores::forget(directory, store)?;
+                }
             }
         }
     }
@@ -343,6 +351,22 @@ mod tests {
         assert_eq!(text(StoreKind::Chromium, refused()), "");
         let other = StoreError::Unavailable("x".to_owned());
         assert_eq!(text(StoreKind::System, other), "");
+    }
+
+    #[test]
+    fn store_that_could_not_be_changed_is_not_recorded() {
+        let name = format!("tandem-trust-failed-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let anchors = directory.join("anchors");
+        std::fs::create_dir_all(&anchors).expect("a directory");
+        std::fs::write(certificate_file(&directory), "").expect("written");
+        // The program that reads this directory is not known, after the file was copied there.
+        let store = Store::nss(StoreKind::System, anchors.clone());
+        let added = add_to(std::slice::from_ref(&store), &directory);
+        assert!(added.is_err());
+        assert_eq!(std::fs::read_dir(&anchors).expect("read").count(), 0);
+        assert!(stores::recorded(&directory).expect("read").is_empty());
+        std::fs::remove_dir_all(&directory).expect("removed");
     }
 
     #[test]

@@ -1,17 +1,17 @@
 //! The stores of trusted certificates: the NSS databases of Chromium and Firefox, which `certutil`
 //! changes, and the store of the system.
 //!
-//! A file in the authority's directory records each changed store. Thus `--remove` also finds the
-//! stores that a later environment would not name. Tor Browser's profile is none of the places.
+//! `record` keeps a list of the changed stores. Tor Browser's profile is none of the places.
+
+mod record;
 
 use std::fmt;
-use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::transport::tls::authority::NAME;
-use crate::transport::tls::trusted_by::{FIREFOX, record_file};
+pub(super) use record::{Progress, forget, record, recorded};
 
 /// A kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -45,6 +45,9 @@ pub(super) enum StoreError {
     /// A line of the record names no store.
     #[error("{path}: line {line:?} names no store: delete the line, and run the command again")]
     Record { path: PathBuf, line: String },
+    /// The store shows the certificate, but does not trust it.
+    #[error("it holds the authority, but does not trust it")]
+    Untrusted,
     /// The wanted store cannot be changed.
     #[error("{0}")]
     Unavailable(String),
@@ -55,6 +58,18 @@ impl StoreError {
     pub(super) fn is_denied(&self) -> bool {
         let denied = std::io::ErrorKind::PermissionDenied;
         matches!(self, Self::File { error, .. } if error.kind() == denied)
+    }
+
+    /// Returns what the user can do about the failure, if that is known.
+    pub(super) fn remedy(&self) -> &'static str {
+        match self {
+            // Firefox calls it the primary password. certutil asks for it at the terminal.
+            Self::Program { output, .. } if output.contains("SEC_ERROR_BAD_PASSWORD") => {
+                ": this store has a password (in Firefox the primary password): run the command \
+                 on a terminal, without --yes, and give the password when certutil asks for it"
+            }
+            _ => "",
+        }
     }
 }
 
@@ -322,7 +337,21 @@ impl Store {
         // "C,," trusts the authority for TLS servers only.
         let mut add = self.certutil();
         add.args(["-A", "-t", "C,,", "-n", NAME, "-i"]);
-        run(add.arg(certificate)).map(drop)
+        run(add.arg(certificate))?;
+        let list = run(self.certutil().arg("-L"))?;
+        match trusts(&list) {
+            true => Ok(()),
+            false => Err(StoreError::Untrusted),
+        }
+    }
+
+    /// Removes what is left of a failed change. Returns false if something remains.
+    pub(super) fn clear(&self) -> bool {
+        let _ = match self.has_authority() {
+            Ok(false) => Ok(()),
+            _ => self.remove(),
+        };
+        matches!(self.has_authority(), Ok(false))
     }
 
     /// Removes every authority of this name.
@@ -368,6 +397,15 @@ impl Store {
     }
 }
 
+/// Returns whether a list of `certutil -L` contains the authority with trust for TLS servers, such
+/// as in `NAME    C,,`. A failed change can leave it with `,,`.
+fn trusts(list: &str) -> bool {
+    let lines = list.lines().filter_map(|line| line.strip_prefix(NAME));
+    lines
+        .into_iter()
+        .any(|flags| flags.trim_start().starts_with('C'))
+}
+
 fn certutil() -> Command {
     Command::new("certutil")
 }
@@ -400,67 +438,6 @@ fn run(command: &mut Command) -> Result<String, StoreError> {
             output: format!("{} {}", text(&output.stdout), text(&output.stderr)),
         })
     }
-}
-
-/// Adds a store to the record in the authority's directory.
-pub(super) fn record(directory: &Path, store: &Store) -> Result<(), StoreError> {
-    if recorded(directory)?.contains(store) {
-        return Ok(());
-    }
-    let path = record_file(directory);
-    let mut options = std::fs::OpenOptions::new();
-    let file = options.append(true).create(true).open(&path);
-    file.and_then(|mut file| writeln!(file, "{}", line(store)))
-        .map_err(|error| file_error(&path, error))
-}
-
-/// Removes a store from the record.
-pub(super) fn forget(directory: &Path, store: &Store) -> Result<(), StoreError> {
-    let mut left = recorded(directory)?;
-    left.retain(|known| known != store);
-    let path = record_file(directory);
-    let written = if left.is_empty() {
-        std::fs::remove_file(&path)
-    } else {
-        let lines: String = left.iter().map(|store| line(store) + "\n").collect();
-        std::fs::write(&path, lines)
-    };
-    match written {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(file_error(&path, error)),
-        _ => Ok(()),
-    }
-}
-
-fn line(store: &Store) -> String {
-    let kind = match store.kind {
-        StoreKind::Chromium => "chromium",
-        StoreKind::Firefox => FIREFOX,
-        StoreKind::System => "system",
-    };
-    format!("{kind} {}", store.directory.display())
-}
-
-/// Reads the record.
-pub(super) fn recorded(directory: &Path) -> Result<Vec<Store>, StoreError> {
-    let path = record_file(directory);
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(file_error(&path, error)),
-    };
-    let store = |line: &str| {
-        let (kind, directory) = line.split_once(' ')?;
-        let kind = clap::ValueEnum::from_str(kind, false).ok()?;
-        Some(Store::nss(kind, directory.into()))
-    };
-    text.lines()
-        .map(|line| {
-            store(line).ok_or_else(|| StoreError::Record {
-                path: path.clone(),
-                line: line.to_owned(),
-            })
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -577,23 +554,36 @@ mod tests {
     }
 
     #[test]
-    fn record_lists_each_store_once() {
-        let home = Home::new("record");
-        let stores = [
-            home.store(StoreKind::Chromium, "with a space/nssdb"),
-            home.store(StoreKind::System, "anchors"),
-        ];
-        for store in stores.iter().chain(&stores) {
-            record(&home.0, store).expect("recorded");
+    fn authority_without_trust_is_told_from_one_with_it() {
+        let head = "\nCertificate Nickname      Trust Attributes\n\n";
+        for (flags, expected) in [
+            ("C,,", true),
+            (",,", false),
+            ("CT,C,C", true),
+            ("p,,", false),
+        ] {
+            let list = format!("{head}other CA     C,,\n{NAME}        {flags}  ");
+            assert_eq!(trusts(&list), expected, "{flags}");
         }
-        assert_eq!(recorded(&home.0).expect("read"), stores);
-        forget(&home.0, &stores[0]).expect("forgotten");
-        assert_eq!(recorded(&home.0).expect("read"), stores[1..]);
-        forget(&home.0, &stores[1]).expect("forgotten");
-        assert!(!record_file(&home.0).exists());
-        std::fs::write(record_file(&home.0), "nonsense\n").expect("written");
-        let error = recorded(&home.0).expect_err("no store");
-        assert!(matches!(error, StoreError::Record { .. }));
-        assert!(error.to_string().contains("delete the line"), "{error}");
+        assert!(!trusts(&format!("{head}other CA     C,,\n")));
+    }
+
+    #[test]
+    fn store_with_a_password_has_a_remedy() {
+        for (output, expected) in [
+            (
+                "certutil: could not authenticate: SEC_ERROR_BAD_PASSWORD: x",
+                true,
+            ),
+            ("certutil: function failed: SEC_ERROR_READ_ONLY: x", false),
+        ] {
+            let error = StoreError::Program {
+                program: "certutil".to_owned(),
+                output: output.to_owned(),
+            };
+            let remedy = error.remedy();
+            let is_told = remedy.contains("on a terminal") && remedy.contains("without --yes");
+            assert_eq!(is_told, expected, "{output}");
+        }
     }
 }
