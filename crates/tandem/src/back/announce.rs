@@ -5,6 +5,7 @@
 //! `Proxy-Status` fields hold the reason only.
 
 use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,12 +35,107 @@ pub struct Announcer {
     /// Holds the present failure for the dashboard.
     problems: Arc<Problems>,
     answers: Cell<Option<bool>>,
+    lines: Rc<Lines>,
+    /// True if no line is written, and no problem is shown.
+    is_silent: bool,
+}
+
+/// The lines that were written, and the one that follows once the limit permits it.
+#[derive(Debug, Default)]
+struct Lines {
+    /// True if the last line told of a session, false if it told of a failure.
+    is_up: Cell<Option<bool>>,
     /// The failure that was logged last, and the time of its line.
     told: RefCell<Option<(Error, Instant)>>,
     /// The number of lines in the current window, and the window's beginning.
-    lines: Cell<(u32, Option<Instant>)>,
-    /// True if no line is written, and no problem is shown.
-    is_silent: bool,
+    count: Cell<(u32, Option<Instant>)>,
+    /// The present state, if the limit has held its line back.
+    owed: RefCell<Option<Line>>,
+}
+
+/// A line about the state of a gateway.
+#[derive(Debug)]
+enum Line {
+    Up(String),
+    Down(String, Error),
+}
+
+impl Lines {
+    /// Writes a line. Beyond the limit it is written at the end of the window, unless another line
+    /// takes its place: the log never ends with a state that has passed.
+    fn say(self: &Rc<Self>, line: Line) {
+        if self.may_speak() {
+            self.owed.take();
+            self.write(line);
+        } else if self.owed.replace(Some(line)).is_none() {
+            tokio::task::spawn_local(tell_later(Rc::downgrade(self)));
+        }
+    }
+
+    fn write(&self, line: Line) {
+        match line {
+            Line::Up(text) => {
+                self.told.take();
+                self.is_up.set(Some(true));
+                tracing::info!("{text}");
+            }
+            Line::Down(text, error) => {
+                self.told.replace(Some((error, Instant::now())));
+                self.is_up.set(Some(false));
+                tracing::warn!("{text}");
+            }
+        }
+    }
+
+    /// Returns true if this failure was logged last, and not long ago.
+    fn has_told(&self, error: &Error) -> bool {
+        self.told.borrow().as_ref().is_some_and(|(last, at)| {
+            (last.kind, last.side, &last.detail) == (error.kind, error.side, &error.detail)
+                && at.elapsed() < REMINDER
+        })
+    }
+
+    /// Writes the line that was held back, if the log ends with another state.
+    fn catch_up(&self) {
+        let Some(line) = self.owed.take() else {
+            return;
+        };
+        let is_known = match &line {
+            Line::Up(_) => self.is_up.get() == Some(true),
+            Line::Down(_, error) => self.is_up.get() == Some(false) && self.has_told(error),
+        };
+        if !is_known {
+            self.may_speak();
+            self.write(line);
+        }
+    }
+
+    /// Counts a line. Returns false if the current window has too many lines already.
+    fn may_speak(&self) -> bool {
+        let now = Instant::now();
+        let (lines, since) = self.count.get();
+        match since {
+            Some(since) if now - since < WINDOW => {
+                self.count.set((lines.saturating_add(1), Some(since)));
+                lines < BURST
+            }
+            _ => {
+                self.count.set((1, Some(now)));
+                true
+            }
+        }
+    }
+}
+
+/// Waits for the end of the window, and lets the log catch up.
+async fn tell_later(lines: Weak<Lines>) {
+    let since = lines.upgrade().and_then(|lines| lines.count.get().1);
+    if let Some(since) = since {
+        tokio::time::sleep_until(since + WINDOW).await;
+    }
+    if let Some(lines) = lines.upgrade() {
+        lines.catch_up();
+    }
 }
 
 /// Returns the sentence that tells of a failure on the way to `gateway`, with the remedy if one is
@@ -85,8 +181,7 @@ impl Announcer {
             protocol,
             problems,
             answers: Cell::new(None),
-            told: RefCell::default(),
-            lines: Cell::default(),
+            lines: Rc::default(),
             is_silent: false,
         }
     }
@@ -117,17 +212,12 @@ impl Announcer {
         }
         self.problems.set(&self.gateway, None);
         self.problems.set(&self.name(), None);
-        if !self.may_speak() {
-            return;
-        }
-        *self.told.borrow_mut() = None;
         let time =
             answered_in.map_or_else(String::new, |time| format!(", {} ms", time.as_millis()));
-        tracing::info!(
+        self.lines.say(Line::Up(format!(
             "session with gateway {}: {}{time}",
-            self.gateway,
-            self.protocol
-        );
+            self.gateway, self.protocol
+        )));
     }
 
     /// Logs that the gateway cannot be used.
@@ -135,13 +225,8 @@ impl Announcer {
         if self.is_silent {
             return;
         }
-        let now = Instant::now();
-        let repeated = self.answers.get() == Some(false)
-            && self.told.borrow().as_ref().is_some_and(|(last, at)| {
-                (last.kind, last.side, &last.detail) == (error.kind, error.side, &error.detail)
-                    && now - *at < REMINDER
-            });
-        self.answers.set(Some(false));
+        let repeated =
+            self.answers.replace(Some(false)) == Some(false) && self.lines.has_told(error);
         let problem = explain(&self.gateway, error);
         let is_of_name = (error.side, error.kind) == (Side::Peer, Kind::Dns);
         let (of_name, of_gateway) = match is_of_name {
@@ -150,16 +235,14 @@ impl Announcer {
         };
         self.problems.set(&self.name(), of_name);
         self.problems.set(&self.gateway, of_gateway);
-        if repeated || !self.may_speak() {
-            return;
+        if !repeated {
+            self.lines.say(Line::Down(problem, error.clone()));
         }
-        *self.told.borrow_mut() = Some((error.clone(), now));
-        tracing::warn!("{problem}");
     }
 
     /// Logs that the gateway has not answered after `waited`.
     pub fn waiting(&self, waited: Duration) {
-        if !self.is_silent && self.answers.get().is_none() && self.may_speak() {
+        if !self.is_silent && self.answers.get().is_none() && self.lines.may_speak() {
             let problem = format!(
                 "gateway {} has not answered in {} s ({}): still trying",
                 self.gateway,
@@ -181,22 +264,6 @@ impl Announcer {
     fn name(&self) -> String {
         let host = self.gateway.rsplit_once(':').map(|(host, _)| host);
         format!("the name {}", host.unwrap_or(&self.gateway))
-    }
-
-    /// Counts a line. Returns false if the current window has too many lines already.
-    fn may_speak(&self) -> bool {
-        let now = Instant::now();
-        let (lines, since) = self.lines.get();
-        match since {
-            Some(since) if now - since < WINDOW => {
-                self.lines.set((lines.saturating_add(1), Some(since)));
-                lines < BURST
-            }
-            _ => {
-                self.lines.set((1, Some(now)));
-                true
-            }
-        }
     }
 }
 
@@ -272,7 +339,39 @@ mod tests {
     #[test]
     fn a_gateway_that_flaps_is_told_of_in_bounds() {
         let announcer = announcer();
-        let spoken = (0..100).filter(|_| announcer.may_speak()).count();
+        let spoken = (0..100).filter(|_| announcer.lines.may_speak()).count();
         assert_eq!(spoken, BURST as usize);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn last_state_of_a_gateway_that_flaps_is_told() {
+        let refused = Error::new(Kind::ConnectionRefused, Side::Peer, "connection refused");
+        let local = tokio::task::LocalSet::new();
+        // The first state, and the number of changes: the limit holds back those after the sixth.
+        for (first, changes, held_back, last) in [
+            (true, 6, Some(false), true),
+            (false, 6, Some(true), false),
+            (true, 7, Some(false), false),
+            (true, 5, Some(false), false),
+        ] {
+            local
+                .run_until(async {
+                    let announcer = announcer();
+                    for change in 0..=changes {
+                        if first == (change % 2 == 0) {
+                            announcer.up(None);
+                        } else {
+                            announcer.down(&refused);
+                        }
+                    }
+                    let told = || announcer.lines.is_up.get();
+                    assert_eq!(told(), held_back, "{first} {changes}");
+                    tokio::time::sleep(WINDOW + Duration::from_millis(2)).await;
+                    assert_eq!(told(), Some(last), "{first} {changes}");
+                    assert!(announcer.lines.owed.borrow().is_none());
+                    assert_eq!(announcer.lines.told.borrow().is_some(), !last);
+                })
+                .await;
+        }
     }
 }
