@@ -27,18 +27,22 @@ pub struct FleetKey(Prk);
 
 impl FleetKey {
     /// Derives the key from a secret, such as the content of a file. White space around the secret
-    /// does not count.
+    /// does not count, except in random bytes that need it to be long enough.
     ///
     /// # Errors
     /// Returns an error if the secret is shorter than 32 bytes.
     pub fn new(secret: &[u8]) -> Result<Self, KeyError> {
-        let secret = secret.trim_ascii();
-        if secret.len() < MIN_SECRET {
-            return Err(KeyError {
-                length: secret.len(),
-            });
+        let trimmed = secret.trim_ascii();
+        if trimmed.len() >= MIN_SECRET {
+            return Ok(Self::derived(trimmed));
         }
-        Ok(Self::derived(secret))
+        // Random bytes are no text, and their first or last one may look like white space.
+        if secret.len() >= MIN_SECRET && std::str::from_utf8(secret).is_err() {
+            return Ok(Self::derived(secret));
+        }
+        Err(KeyError {
+            length: trimmed.len(),
+        })
     }
 
     /// Derives the key from random bytes. All of them count, also those that look like white space.
@@ -178,6 +182,26 @@ mod tests {
         assert!(error.to_string().contains("9 bytes") && error.to_string().contains("openssl"));
         let key = FleetKey::new(&[7; MIN_SECRET]).unwrap();
         assert_eq!(format!("{key:?}"), "FleetKey");
+    }
+
+    #[test]
+    fn white_space_counts_in_random_bytes_only() {
+        let mut random = [0xa5; MIN_SECRET];
+        for at in [0, MIN_SECRET - 1] {
+            for byte in *b" \t\n\x0c\r" {
+                random[at] = byte;
+                let key = FleetKey::new(&random).expect("32 bytes");
+                assert!(key == FleetKey::of_random(&random), "{byte} at {at}");
+            }
+            random[at] = 0xa5;
+        }
+        random[0] = b'\n';
+        assert!(FleetKey::new(&random[..31]).is_err(), "31 bytes");
+        let text = b"b3BlbnNzbCByYW5kIC1iYXNlNjQgMzIu";
+        let line = [&text[..], b"\n"].concat();
+        assert!(FleetKey::new(text) == FleetKey::new(&line));
+        let short = [&text[..31], b"\n"].concat();
+        assert!(FleetKey::new(&short).is_err(), "a text of 31 letters");
     }
 
     #[test]
