@@ -114,6 +114,12 @@ impl Client {
         &self.flight[..GREETING]
     }
 
+    /// Returns true once the server has agreed to the method and the credentials. Only the reply
+    /// to the request is missing, which needs a connection.
+    pub fn is_agreed(&self) -> bool {
+        matches!(self.state, State::Reply | State::Done)
+    }
+
     /// Bytes from the server, cut anywhere.
     pub fn handle_input(&mut self, bytes: &[u8]) -> Result<Progress, SocksError> {
         let mut consumed = 0;

@@ -27,7 +27,7 @@ use crate::path::Path;
 /// The most bytes of the session that leave with the handshake.
 const FIRST_WRITE: usize = 32 << 10;
 
-/// The longest time from the proxy's first reply to the end of the handshake. Tor builds a circuit
+/// The longest time from the proxy's agreement to the end of the handshake. Tor builds a circuit
 /// in it, or reports a failure after two minutes (`SocksTimeout`). Its reason has time to arrive.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(130);
 
@@ -37,7 +37,7 @@ pub struct Socks {
     proxy: Target,
     /// The way to the proxy.
     below: Rc<dyn Dial>,
-    /// The longest time until the proxy's first reply, which it sends without a connection.
+    /// The longest time until the proxy has agreed to speak, which needs no connection.
     reply_timeout: Duration,
 }
 
@@ -81,7 +81,7 @@ impl Dial for Socks {
 }
 
 /// Puts a handshake for `target` before the first bytes of a path to a proxy. No byte is sent
-/// before the first write, flush or read. A read fails if the proxy has not replied for
+/// before the first write, flush or read. A read fails if the proxy has not agreed to speak within
 /// `reply_timeout`. Fails if SOCKS cannot express the target.
 pub fn over(
     proxy: Path,
@@ -168,10 +168,8 @@ struct SocksStream {
     rest: BytesMut,
     /// True for an onion service, whose failures Tor can explain.
     is_onion: bool,
-    /// True once the proxy has replied.
-    has_replied: bool,
     reply_timeout: Duration,
-    /// The end of the time for the next reply, from the first wait for it.
+    /// The end of the time for the next replies, from the first wait for them.
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
@@ -191,7 +189,6 @@ impl SocksStream {
             flight,
             rest: BytesMut::new(),
             is_onion: is_onion(&target.host),
-            has_replied: false,
             reply_timeout,
             alarm: None,
         })
@@ -199,7 +196,8 @@ impl SocksStream {
 
     fn poll_flight(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.flight.is_empty() {
-            let written = ready!(Pin::new(&mut self.proxy).poll_write(cx, &self.flight))?;
+            let written = ready!(Pin::new(&mut self.proxy).poll_write(cx, &self.flight));
+            let written = written.map_err(|error| lost(&error))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -209,6 +207,18 @@ impl SocksStream {
         Poll::Ready(Ok(()))
     }
 
+    /// Writes to the proxy. It is blamed for a failure until the handshake is done.
+    fn of_proxy<T>(
+        &mut self,
+        write: impl FnOnce(Pin<&mut Path>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        let is_begun = self.handshake.is_none();
+        write(Pin::new(&mut self.proxy)).map_err(|error| match is_begun {
+            true => error,
+            false => lost(&error),
+        })
+    }
+
     fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(client) = &mut self.handshake {
             let mut scratch = [0; 2048];
@@ -216,19 +226,19 @@ impl SocksStream {
             let Poll::Ready(read) = Pin::new(&mut self.proxy).poll_read(cx, &mut buf) else {
                 return self.poll_alarm(cx);
             };
-            read?;
+            read.map_err(|error| lost(&error))?;
             let bytes = buf.filled();
-            if !self.has_replied {
-                self.has_replied = true;
-                self.alarm = None;
-            }
             if bytes.is_empty() {
                 return Poll::Ready(Err(silent().with_retry(Retry::IfIdempotent).into_io()));
             }
+            let was_agreed = client.is_agreed();
             match client
                 .handle_input(bytes)
                 .map_err(|error| refusal(&error, self.is_onion).into_io())?
             {
+                // The connection may take long. The replies before it may not, so that a part of
+                // them changes nothing.
+                Progress::Pending if client.is_agreed() && !was_agreed => self.alarm = None,
                 Progress::Pending => {}
                 Progress::Done { consumed } => {
                     self.rest.extend_from_slice(&bytes[consumed..]);
@@ -242,7 +252,8 @@ impl SocksStream {
 
     /// Waits for the end of the time for a reply, and then fails.
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let (limit, detail) = match self.has_replied {
+        let is_agreed = self.handshake.as_ref().is_some_and(Client::is_agreed);
+        let (limit, detail) = match is_agreed {
             false => (
                 self.reply_timeout,
                 "the SOCKS proxy does not reply: is that its SOCKS port?",
@@ -258,6 +269,12 @@ impl SocksStream {
         ready!(alarm.as_mut().poll(cx));
         Poll::Ready(Err(Error::new(Kind::Timeout, Side::Via, detail).into_io()))
     }
+}
+
+/// Blames the proxy for the end of a connection during the handshake. The other end is not known to
+/// have taken part.
+fn lost(error: &io::Error) -> io::Error {
+    Error::io(error, Side::Via).into_io()
 }
 
 /// Classifies a SOCKS proxy's refusal. No byte reached the other end, so sending again is safe.
@@ -344,12 +361,12 @@ impl AsyncWrite for SocksStream {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if this.flight.is_empty() {
-            return Pin::new(&mut this.proxy).poll_write(cx, buf);
+            return this.of_proxy(|proxy| proxy.poll_write(cx, buf));
         }
         let room = FIRST_WRITE.saturating_sub(this.flight.len());
         if room == 0 {
             ready!(this.poll_flight(cx))?;
-            return Pin::new(&mut this.proxy).poll_write(cx, buf);
+            return this.of_proxy(|proxy| proxy.poll_write(cx, buf));
         }
         let taken = buf.len().min(room);
         this.flight.extend_from_slice(&buf[..taken]);
@@ -365,11 +382,11 @@ impl AsyncWrite for SocksStream {
         let this = self.get_mut();
         let size: usize = bufs.iter().map(|buf| buf.len()).sum();
         if this.flight.is_empty() {
-            return Pin::new(&mut this.proxy).poll_write_vectored(cx, bufs);
+            return this.of_proxy(|proxy| proxy.poll_write_vectored(cx, bufs));
         }
         if this.flight.len() + size > FIRST_WRITE {
             ready!(this.poll_flight(cx))?;
-            return Pin::new(&mut this.proxy).poll_write_vectored(cx, bufs);
+            return this.of_proxy(|proxy| proxy.poll_write_vectored(cx, bufs));
         }
         for buf in bufs {
             this.flight.extend_from_slice(buf);
@@ -414,7 +431,16 @@ mod tests {
     async fn silent_proxy_fails_the_handshake_in_time() {
         for (replies, limit, detail) in [
             (&b""[..], Duration::from_secs(30), "is that its SOCKS port"),
+            (&[5], Duration::from_secs(30), "is that its SOCKS port"),
+            (&[5, 2], Duration::from_secs(30), "is that its SOCKS port"),
+            (
+                &[5, 2, 1],
+                Duration::from_secs(30),
+                "is that its SOCKS port",
+            ),
             (&[5, 2, 1, 0], STREAM_TIMEOUT, "neither connected nor told"),
+            // Tor omits the first reply.
+            (&[1, 0], STREAM_TIMEOUT, "neither connected nor told"),
         ] {
             let (read, waited) = read_through(replies).await;
             let error = read.expect_err("no stream");
@@ -425,6 +451,35 @@ mod tests {
         }
         let connected = [5, 2, 1, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0, b'o', b'k'];
         assert_eq!(read_through(&connected).await.0, Ok(2));
+    }
+
+    #[tokio::test]
+    async fn proxy_that_resets_the_connection_is_blamed() {
+        let connected = [5, 2, 1, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        for (replies, side) in [
+            (&b""[..], Side::Via),
+            (&[5, 2], Side::Via),
+            (&connected[..10], Side::Via),
+            (&connected, Side::Peer),
+        ] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+            let listener = listener.expect("a port");
+            let proxy = listener.local_addr().expect("an address");
+            let target = Target::new("site.test".into(), 80);
+            let dial = Socks::new(proxy, SocketOptions::default());
+            let key = Isolation::new(b"user", b"password");
+            let mut path = dial.dial(&target, &key).await.expect("a path");
+            path.write_all(b"GET").await.expect("room");
+            path.flush().await.expect("room");
+            let (mut far, _) = listener.accept().await.expect("a connection");
+            far.write_all(replies).await.expect("room");
+            // A socket with unread input sends a reset instead of an end.
+            far.readable().await.expect("the handshake");
+            drop(far);
+            let error = path.read(&mut [0; 8]).await.expect_err("a reset");
+            let error = Error::io(&error, Side::Peer);
+            assert_eq!((error.kind, error.side), (Kind::Reset, side), "{replies:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
