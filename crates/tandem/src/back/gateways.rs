@@ -217,8 +217,10 @@ impl Gateways {
         })
     }
 
-    /// Returns the sessions to gateways, in no order.
+    /// Returns the sessions to gateways, in no order. Those that have ended are forgotten: a pool
+    /// that drains gets no requests, so that nothing else would remove them.
     pub fn status(&self) -> Vec<SessionStatus> {
+        self.forget_ended();
         let slots = self.slots.borrow();
         let status = |((_, index), slot): (&(Isolation, usize), &PoolSlot)| {
             let facts = slot.current.facts();
@@ -253,6 +255,16 @@ impl Gateways {
         for (_, slot) in slots.extract_if(|(key, _), _| key == isolation) {
             slot.current.drain();
         }
+    }
+
+    /// Removes the sessions that take no requests and have none under way.
+    fn forget_ended(&self) {
+        let has_ended =
+            |slot: &mut PoolSlot| slot.current.is_closed() && slot.current.active() == 0;
+        let mut slots = self.slots.borrow_mut();
+        let ended: Vec<_> = slots.extract_if(|_, slot| has_ended(slot)).collect();
+        drop(slots);
+        drop(ended);
     }
 
     /// Returns the session of a key. It opens one if the key has no session that takes requests.

@@ -59,3 +59,67 @@ impl Drop for InUse {
         self.0.ended.notify_one();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::doubles::{FakeSession, LIMITS, gateway, run};
+    use super::super::{Gateways, WayEntry};
+    use super::*;
+    use crate::carrier::LocalBoxFuture;
+    use crate::error::Error;
+    use crate::exchange::{Exchange, Isolation, Sink};
+    use crate::session::Connected;
+
+    /// A session with a number of exchanges, which takes none once it drains.
+    #[derive(Default)]
+    struct Counted {
+        exchanges: Rc<Cell<usize>>,
+        drains: Cell<bool>,
+    }
+
+    impl FakeSession for Counted {
+        fn run<'a>(
+            &'a self,
+            _: &'a mut Exchange,
+            _: &'a mut Sink,
+        ) -> LocalBoxFuture<'a, Result<(), Error>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn drain(&self) {
+            self.drains.set(true);
+        }
+
+        fn is_closed(&self) -> bool {
+            self.drains.get()
+        }
+
+        fn active(&self) -> usize {
+            self.exchanges.get()
+        }
+    }
+
+    #[test]
+    fn drained_pool_lists_sessions_until_their_end() {
+        run(async {
+            let exchanges = Rc::new(Cell::new(0));
+            let counted = Rc::clone(&exchanges);
+            let connect = move |_| -> Rc<dyn Connected> {
+                Rc::new(Counted {
+                    exchanges: Rc::clone(&counted),
+                    ..Counted::default()
+                })
+            };
+            let gateways = vec![gateway(connect, WayEntry::default())];
+            let pool = Gateways::new(gateways, LIMITS, None);
+            let listed = || pool.status().len();
+            pool.session(&Isolation::none(), 0);
+            assert_eq!(listed(), 1, "an idle session");
+            exchanges.set(1);
+            pool.drain();
+            assert_eq!(listed(), 1, "a download");
+            exchanges.set(0);
+            assert_eq!(listed(), 0, "its end");
+        });
+    }
+}
