@@ -138,6 +138,12 @@ pub trait Facts {
         }
     }
 
+    /// Returns true if the connection ends at a proxy, so that its measures are those of a part of
+    /// the path.
+    fn is_to_proxy(&self) -> bool {
+        self.below().is_some_and(Facts::is_to_proxy)
+    }
+
     /// Returns the application protocol that the handshake agreed on (ALPN, RFC 7301).
     fn alpn(&self) -> Option<&[u8]> {
         self.below()?.alpn()

@@ -45,16 +45,19 @@ pub struct SessionStatus {
     pub age: f64,
     /// The exchanges under way, where the session counts them.
     pub exchanges: Option<usize>,
-    /// The round trip in seconds, where the path measures it.
+    /// The round trip in seconds, where the path measures it, and no proxy is on the way.
     pub round_trip: Option<f64>,
-    /// The rate in bytes per second, where the path measures it.
+    /// The rate in bytes per second, where the path measures it, and no proxy is on the way.
     pub rate: Option<f64>,
 }
 
 impl SessionStatus {
     /// Describes a session by its age and the facts about its path.
     pub fn new(opened: Opened, since: Instant, facts: Option<&dyn Facts>) -> Self {
-        let measure = facts.and_then(Facts::measure);
+        // Behind a proxy, the measures would be those of the connection to it, often on this
+        // machine.
+        let measure = facts.filter(|facts| !facts.is_to_proxy());
+        let measure = measure.and_then(Facts::measure);
         Self {
             opened,
             gateway: None,
@@ -109,6 +112,36 @@ impl std::fmt::Debug for StatusSource {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::path::Measure;
+
+    struct Measured {
+        is_to_proxy: bool,
+    }
+
+    impl Facts for Measured {
+        fn below(&self) -> Option<&dyn Facts> {
+            None
+        }
+
+        fn measure(&self) -> Option<Measure> {
+            let (round_trip, rate) = (0.1, 1e6);
+            Some(Measure { round_trip, rate })
+        }
+
+        fn is_to_proxy(&self) -> bool {
+            self.is_to_proxy
+        }
+    }
+
+    #[test]
+    fn session_behind_a_proxy_shows_no_measures() {
+        for is_to_proxy in [false, true] {
+            let facts = Measured { is_to_proxy };
+            let status = SessionStatus::new(Opened::Here, Instant::now(), Some(&facts));
+            let expected = (!is_to_proxy).then_some((0.1, 1e6));
+            assert_eq!(status.round_trip.zip(status.rate), expected);
+        }
+    }
 
     #[tokio::test]
     async fn snapshot_joins_the_sessions_of_all_threads() {

@@ -22,7 +22,7 @@ use super::{Dial, LocalBoxFuture, Target};
 use crate::endpoint::is_onion;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
-use crate::path::Path;
+use crate::path::{Facts, Path};
 
 /// The most bytes of the session that leave with the handshake.
 const FIRST_WRITE: usize = 32 << 10;
@@ -89,9 +89,22 @@ pub fn over(
     isolation: &Isolation,
     reply_timeout: Duration,
 ) -> Result<Path, Error> {
-    let facts = Rc::clone(proxy.facts());
+    let facts = Rc::new(Proxied(Rc::clone(proxy.facts())));
     let stream = SocksStream::new(proxy, target, isolation, reply_timeout)?;
     Ok(Path::new(stream, facts))
+}
+
+/// The facts about the connection to a proxy.
+struct Proxied(Rc<dyn Facts>);
+
+impl Facts for Proxied {
+    fn below(&self) -> Option<&dyn Facts> {
+        Some(&*self.0)
+    }
+
+    fn is_to_proxy(&self) -> bool {
+        true
+    }
 }
 
 /// The answers of a SOCKS proxy to a trial.
@@ -471,6 +484,7 @@ mod tests {
             let mut path = dial.dial(&target, &key).await.expect("a path");
             path.write_all(b"GET").await.expect("room");
             path.flush().await.expect("room");
+            assert!(path.facts().is_to_proxy());
             let (mut far, _) = listener.accept().await.expect("a connection");
             far.write_all(replies).await.expect("room");
             // A socket with unread input sends a reset instead of an end.
