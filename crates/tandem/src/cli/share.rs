@@ -41,7 +41,10 @@ pub(super) fn run(args: &ShareArgs) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}")?;
     if !args.no_qr {
-        writeln!(out, "\n{}", qr_code(&text, out.is_terminal())?)?;
+        let is_terminal = out.is_terminal();
+        let image = qr_code(&text, is_terminal)?;
+        let columns = is_terminal.then(|| columns(&out)).flatten();
+        writeln!(out, "\n{}", fitting(image, columns))?;
     }
     eprintln!("On the other machine: tandem init --from 'URL'");
     if url.token().is_some() {
@@ -108,12 +111,39 @@ fn ca(gateway: &Endpoint) -> Result<Option<Vec<u8>>, Failure> {
     }
 }
 
+/// Returns the number of columns of a terminal, if it tells it.
+fn columns(terminal: impl std::os::fd::AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(terminal).ok()?;
+    Some(size.ws_col.into()).filter(|columns| *columns > 0)
+}
+
+/// Returns the image of a code for a terminal of `columns`. In place of one that the terminal would
+/// wrap, which nothing can read, it returns advice.
+fn fitting(image: QrImage, columns: Option<usize>) -> String {
+    match columns {
+        Some(columns) if columns < image.width => format!(
+            "The QR code does not fit: widen the terminal to {} columns (it has {columns}), and \
+             run the command again\n",
+            image.width
+        ),
+        _ => image.text,
+    }
+}
+
+/// A code as text.
+struct QrImage {
+    text: String,
+    /// The number of columns.
+    width: usize,
+}
+
 /// Renders the code with two rows of squares in each line.
-fn qr_code(text: &str, is_terminal: bool) -> Result<String, Failure> {
+fn qr_code(text: &str, is_terminal: bool) -> Result<QrImage, Failure> {
     let code = QrCode::with_error_correction_level(text, EcLevel::L)
         .map_err(|_| "the URL is too long for a QR code: use --no-qr")?;
-    let mut image = String::new();
+    let (mut image, mut width) = (String::new(), 0);
     for line in code.render::<Dense1x2>().build().lines() {
+        width = line.chars().count();
         // Black on white is right in terminals of any colour.
         let _ = if is_terminal {
             writeln!(image, "\x1b[30;107m{line}\x1b[0m")
@@ -121,7 +151,7 @@ fn qr_code(text: &str, is_terminal: bool) -> Result<String, Failure> {
             writeln!(image, "{line}")
         };
     }
-    Ok(image)
+    Ok(QrImage { text: image, width })
 }
 
 #[cfg(test)]
@@ -131,13 +161,25 @@ mod tests {
     #[test]
     fn qr_code_is_a_rectangle_with_a_margin() {
         let image = qr_code("tandem://gw.example:443?ip=203.0.113.5", false).expect("a code");
+        assert_eq!(image.width, 29 + 2 * 4);
+        let image = image.text;
         let widths: Vec<_> = image.lines().map(|line| line.chars().count()).collect();
         assert!(widths.iter().all(|width| *width == widths[0]), "{widths:?}");
         // Version 3 has 29 squares a side, and the margin has four on each side.
         assert_eq!(widths[0], 29 + 2 * 4);
         assert_eq!(widths.len(), widths[0].div_ceil(2));
         let coloured = qr_code("x", true).expect("a code");
-        assert!(coloured.lines().all(|line| line.ends_with("\x1b[0m")));
+        assert!(coloured.text.lines().all(|line| line.ends_with("\x1b[0m")));
         assert!(qr_code(&"x".repeat(3000), false).is_err());
+    }
+
+    #[test]
+    fn qr_code_that_would_wrap_is_left_out() {
+        for (columns, is_shown) in [(None, true), (Some(36), false), (Some(37), true)] {
+            let image = qr_code("tandem://gw.example:443?ip=203.0.113.5", true).expect("a code");
+            let text = fitting(image, columns);
+            assert_eq!(text.contains('\u{2588}'), is_shown, "{columns:?}");
+            assert_eq!(text.contains("to 37 columns"), !is_shown, "{text}");
+        }
     }
 }
