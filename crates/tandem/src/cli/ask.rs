@@ -26,10 +26,7 @@ pub fn ask(control: &Path, line: &str) -> Result<ControlResponse, Failure> {
     let failed = |error: io::Error| format!("{}: {error}", control.display());
     let mut stream = UnixStream::connect(control).map_err(|error| {
         let problem = unreadable(control, &error);
-        let control = control.display();
-        format!(
-            "{control}: {problem}: start a client or gateway with this control socket (--control)"
-        )
+        format!("{}: {problem}: {}", control.display(), remedy(&error))
     })?;
     let peer = peer_user(&stream).map_err(failed)?;
     if !is_trusted(own_user().map_err(failed)?, peer) {
@@ -61,6 +58,17 @@ pub fn ask(control: &Path, line: &str) -> Result<ControlResponse, Failure> {
         ControlResponse::Error(problem) => ControlResponse::Error(plain(&problem)),
         answer => answer,
     })
+}
+
+/// Returns what the user can do if nothing answers at a control socket.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        // Its mode is 0600.
+        io::ErrorKind::PermissionDenied => {
+            "the socket belongs to another user: run this command as that user or as root"
+        }
+        _ => "start a client or gateway with this control socket (--control)",
+    }
 }
 
 /// Returns whether a user takes the answers of a process of user `peer`. Root asks the services,
@@ -145,6 +153,18 @@ mod tests {
         let (own, other) = (1000, 1001);
         assert!(is_trusted(own, own) && is_trusted(own, ROOT) && is_trusted(ROOT, other));
         assert!(!is_trusted(own, other));
+    }
+
+    #[test]
+    fn socket_of_another_user_has_a_remedy_of_its_own() {
+        for (kind, words) in [
+            (io::ErrorKind::PermissionDenied, "as that user or as root"),
+            (io::ErrorKind::NotFound, "(--control)"),
+            (io::ErrorKind::ConnectionRefused, "(--control)"),
+        ] {
+            let remedy = remedy(&kind.into());
+            assert!(remedy.ends_with(words), "{kind}: {remedy}");
+        }
     }
 
     #[test]

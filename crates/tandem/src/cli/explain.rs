@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use tandem_http::Scheme;
 
+use super::ask::plain;
 use super::{ClientArgs, Failure, serve};
 use crate::back::policy::Policy;
 use crate::config::ClientConfig;
@@ -66,8 +67,11 @@ impl AskedUrl {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         // User information is not a part of the authority (RFC 9110 section 4.2.4).
         let authority = rest[..end].rsplit_once('@').map_or(&rest[..end], |it| it.1);
-        let (host, port) = split_authority(authority, default)
-            .map_err(|problem| format!("{url}: {problem}: give a URL such as http://HOST/"))?;
+        let (host, port) = split_authority(authority, default).map_err(|problem| {
+            // The URL may come from elsewhere, and must not control the terminal.
+            let words = format!("{url}: {problem}: give a URL such as http://HOST/");
+            plain(&words)
+        })?;
         Ok(Self { host, port, scheme })
     }
 }
@@ -513,6 +517,19 @@ the pages that it holds out to compare
         let text = told(options, "https://www.a.test/");
         assert!(!text.contains("opened on this machine"), "{text}");
         std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    #[test]
+    fn explain_of_a_hostile_url_controls_no_terminal() {
+        let config = options().typed().expect("valid");
+        for url in [
+            "http://a\x1b[31mb/",
+            "http://a\u{202e}b/",
+            "http://a:\x1b[2J/",
+        ] {
+            let error = explain(&config, url).expect_err("no host").to_string();
+            assert_eq!(error, plain(&error), "{url:?}");
+        }
     }
 
     #[test]

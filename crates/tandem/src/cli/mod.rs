@@ -255,11 +255,19 @@ pub fn run(
 pub fn exit(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        // The reader of the output has seen enough, such as head.
+        Err(error) if is_broken_pipe(&*error) => ExitCode::FAILURE,
         Err(error) => {
             note(format_args!("tandem: {error}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Returns true if a command ended because nothing reads its output any more.
+fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
+    let error = error.downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 /// Writes a line to standard error. A line that cannot be written is lost: the disk of the log may
@@ -329,6 +337,16 @@ pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn end_of_the_reader_is_told_from_other_failures() {
+        use std::io::ErrorKind;
+
+        let failure = |kind: ErrorKind| Failure::from(std::io::Error::from(kind));
+        assert!(is_broken_pipe(&*failure(ErrorKind::BrokenPipe)));
+        assert!(!is_broken_pipe(&*failure(ErrorKind::StorageFull)));
+        assert!(!is_broken_pipe(&*Failure::from("Broken pipe")));
+    }
 
     #[test]
     fn log_filter_refuses_a_word_that_is_no_level() {

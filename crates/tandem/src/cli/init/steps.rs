@@ -1,6 +1,7 @@
 //! The commands that `tandem init` prints for the user.
 
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use super::plan::{CLIENT, GATEWAY, Plan, SOCKS_PORT};
@@ -75,10 +76,21 @@ fn tor_browsers(port: u16) -> String {
 
 /// Quotes a path for a POSIX shell, where needed.
 pub(in crate::cli) fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-+".contains(&b);
+    let Some(text) = path.to_str() else {
+        // No terminal shows these bytes. POSIX has printf for them, and no quotes with escapes.
+        let escaped = path
+            .as_os_str()
+            .as_bytes()
+            .iter()
+            .map(|&b| match is_plain(b) {
+                true => char::from(b).to_string(),
+                false => format!("\\0{b:03o}"),
+            });
+        return format!("\"$(printf %b '{}')\"", escaped.collect::<String>());
+    };
     if text.bytes().all(is_plain) {
-        text
+        text.to_owned()
     } else {
         format!("'{}'", text.replace('\'', r"'\''"))
     }
@@ -92,5 +104,22 @@ mod tests {
     fn quoted_path_is_one_word_of_a_shell() {
         assert_eq!(quoted(Path::new("/srv/tandem")), "/srv/tandem");
         assert_eq!(quoted(Path::new("/a b/c'd")), r"'/a b/c'\''d'");
+    }
+
+    #[test]
+    fn quoted_path_is_the_same_path_for_a_shell() {
+        for path in [
+            &b"/srv/n\xff"[..],
+            b"/a b'\\\"$x\xe4",
+            b"/a b'c\"d",
+            "/ä".as_bytes(),
+        ] {
+            let quoted = quoted(Path::new(std::ffi::OsStr::from_bytes(path)));
+            let script = format!("printf %s {quoted}");
+            let output = std::process::Command::new("sh")
+                .args(["-c", &script])
+                .output();
+            assert_eq!(output.expect("a shell").stdout, path, "{quoted}");
+        }
     }
 }
