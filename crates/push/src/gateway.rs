@@ -75,6 +75,7 @@ mod refusals;
 mod repeats;
 mod reports;
 mod responses;
+mod returning;
 mod revisits;
 mod saved_visits;
 mod session;

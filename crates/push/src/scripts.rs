@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use tandem_http::RequestHead;
+use tandem_http::cache::RequestPolicy;
 use tandem_predict::crowd::Crowd;
 use tandem_predict::ids::IdMap;
 
@@ -40,6 +41,8 @@ struct KnownFields {
     fields: Option<Arc<ScriptFields>>,
     /// The users whose requests had these fields.
     users: Crowd<MAX_USERS>,
+    /// True if the last request wanted a response that its origin has confirmed.
+    is_validated: bool,
 }
 
 impl ScriptTable {
@@ -47,9 +50,11 @@ impl ScriptTable {
     /// count of users again.
     pub fn note(&mut self, url: u64, user: u64, request: &RequestHead) {
         let fields = ScriptFields::of(request);
+        let is_validated = RequestPolicy::of(&request.fields).wants_validation();
         let known = self.urls.get_mut(&url);
         if let Some(known) = known.filter(|known| known.fields.as_deref() == fields.as_ref()) {
             known.users.note(user);
+            known.is_validated = is_validated;
             return;
         }
         if self.urls.len() >= MAX_URLS {
@@ -58,7 +63,17 @@ impl ScriptTable {
         let mut users = Crowd::default();
         users.note(user);
         let fields = fields.map(Arc::new);
-        self.urls.insert(url, KnownFields { fields, users });
+        let known = KnownFields {
+            fields,
+            users,
+            is_validated,
+        };
+        self.urls.insert(url, known);
+    }
+
+    /// Returns whether the last request for a URL wanted a response that its origin has confirmed.
+    pub fn is_validated(&self, url: u64) -> bool {
+        self.urls.get(&url).is_some_and(|known| known.is_validated)
     }
 
     /// Returns the fields with which pages request a URL. Fields that scripts chose count once
@@ -70,6 +85,7 @@ impl ScriptTable {
             Some(KnownFields {
                 fields: Some(fields),
                 users,
+                ..
             }) => match users.count >= least_users.min(MAX_USERS as u8) {
                 true => DataFields::Scripted(Arc::clone(fields)),
                 false => DataFields::Unknown,
@@ -119,6 +135,25 @@ mod tests {
             "one user changed it"
         );
         assert!(accept_of(&table, 1, 1).is_some());
+    }
+
+    #[test]
+    fn table_knows_which_data_is_validated() {
+        let mut table = ScriptTable::default();
+        let validated = RequestHead {
+            fields: [("cache-control", "max-age=0")].into_iter().collect(),
+            ..request("*/*")
+        };
+        assert!(!table.is_validated(1));
+        for (asked, expected) in [
+            (&validated, true),
+            (&request("*/*"), false),
+            (&validated, true),
+        ] {
+            table.note(1, 7, asked);
+            assert_eq!(table.is_validated(1), expected);
+            assert_eq!(table.data_fields(1, 3), DataFields::Plain);
+        }
     }
 
     #[test]

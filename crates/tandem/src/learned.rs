@@ -267,6 +267,11 @@ impl Learned {
         self.scripts().data_fields(number, self.config.min_users)
     }
 
+    /// Returns whether pages request a URL with data from its origin, whatever a cache holds.
+    pub fn is_validated(&self, url: &str) -> bool {
+        self.scripts().is_validated(self.secret.hash_one(url))
+    }
+
     fn scripts(&self) -> MutexGuard<'_, ScriptTable> {
         self.scripts.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -44,6 +44,16 @@ impl RequestPolicy {
         !control.no_cache && control.max_age.is_none() && control.min_fresh.is_none()
     }
 
+    /// Returns true if a response that has been stored for `resident` keeps the limits `max-age`
+    /// and `min-fresh` of the request (RFC 9111 sections 5.2.1.1 and 5.2.1.3).
+    pub fn accepts_age(&self, freshness: &Freshness, resident: Duration) -> bool {
+        let Self { control } = self;
+        let age = freshness.age(resident);
+        let remaining = freshness.remaining(resident).unwrap_or_default();
+        control.max_age.is_none_or(|most| age <= most)
+            && control.min_fresh.is_none_or(|least| remaining >= least)
+    }
+
     /// Decides about a response that has been stored for `resident`.
     pub fn reuse(
         &self,
@@ -56,12 +66,7 @@ impl RequestPolicy {
         if control.no_cache || policy.needs_validation() {
             return Reuse::Validate;
         }
-        let age = freshness.age(resident);
-        if control.max_age.is_some_and(|most| age > most) {
-            return Reuse::Validate;
-        }
-        let remaining = freshness.remaining(resident).unwrap_or_default();
-        if control.min_fresh.is_some_and(|least| remaining < least) {
+        if !self.accepts_age(freshness, resident) {
             return Reuse::Validate;
         }
         if freshness.is_fresh(resident) {

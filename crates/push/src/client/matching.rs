@@ -5,7 +5,7 @@
 //! made. So each field of a request has a `FieldRule`. A request with any other field is refused,
 //! because its response may depend on that field.
 
-use tandem_http::cache::{CacheControl, ResponsePolicy, accepts_content_encoding, vary};
+use tandem_http::cache::{RequestPolicy, ResponsePolicy, accepts_content_encoding, vary};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use crate::browser_fields::REQUESTED_WITH;
@@ -269,7 +269,7 @@ pub fn check_request(asked: &RequestHead) -> Result<(), Mismatch> {
             Some(_) => {}
         }
     }
-    let control = CacheControl::of(&asked.fields);
+    let control = RequestPolicy::of(&asked.fields).control;
     // The gateway may have decoded the body of a push.
     let forbids_change = asked.fields.has_token("cache-control", "no-transform");
     if control.no_cache || control.no_store || forbids_change {

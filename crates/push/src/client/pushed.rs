@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 
 use super::lifetime::{Lifetime, MAX_WAIT, PageLoad};
@@ -15,6 +16,9 @@ use crate::wire::{ASKED_AS_FIELD, ASKED_FIELD, Fate, NEXT_PAGE_FIELD, RequestHas
 /// The age of a promise without a head up to which a request waits for it. Later requests go to the
 /// gateway.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time after its head for which a complete response of an origin counts as validated.
+const VALIDATED_FOR: Duration = Duration::from_secs(2);
 
 /// The name of one push in its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -197,10 +201,38 @@ impl KeptPush {
         self.response.is_none() && now.saturating_duration_since(self.promised) > HEAD_TIMEOUT
     }
 
-    /// Returns whether the response arrived for an earlier page load than the one under way.
-    pub(super) fn is_of_earlier_load(&self, now: Instant, load: &PageLoad) -> bool {
-        let response = self.response.as_ref();
-        response.is_some_and(|response| load.is_after(response.arrived, now))
+    /// Returns whether the response keeps the limits of a request, as one of a cache must (RFC 9111
+    /// section 5.2.1). Without a head it keeps them, and the head decides.
+    ///
+    /// A response from the origin for the load under way counts as validated while it arrives (RFC
+    /// 9113 section 8.4.2), and for a moment after its head. Only such a response serves a reload.
+    pub(super) fn keeps_limits(
+        &self,
+        now: Instant,
+        asked: &RequestHead,
+        is_arriving: bool,
+        load: &PageLoad,
+    ) -> bool {
+        let directives = RequestPolicy::of(&asked.fields);
+        let has_limits = !directives.accepts_revalidation_later();
+        let Some(response) = self.response.as_ref().filter(|_| has_limits) else {
+            return true;
+        };
+        // A cache on the way has stored a response with an age, if only for less than a second.
+        let is_stored = response.head.fields.contains("age");
+        let is_new =
+            is_arriving || now.saturating_duration_since(response.arrived) <= VALIDATED_FOR;
+        let is_validated = is_new && !is_stored && !load.is_after(response.arrived, now);
+        if directives.wants_validation() && !is_validated {
+            return false;
+        }
+        let resident = match is_validated {
+            true => Duration::ZERO,
+            false => now.saturating_duration_since(self.promised),
+        };
+        let policy = ResponsePolicy::of(&response.head);
+        let freshness = policy.freshness(CacheRules::PRIVATE, Receipt::default());
+        directives.accepts_age(&freshness, resident)
     }
 
     /// Returns the 304 that confirms the copy of a conditional request, if the head of the push has

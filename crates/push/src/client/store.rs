@@ -218,7 +218,11 @@ impl PushStore {
         kept.response = Some(arrived);
         // A request that joined before the head can be compared completely now.
         let fits = match self.pushes.get(&id).map(|pushed| &pushed.phase) {
-            Some(Phase::Claimed(kept, reader)) => self.later_cookies.permit(kept, &reader.request),
+            Some(Phase::Claimed(kept, reader)) => {
+                let asked = &reader.request;
+                self.later_cookies.permit(kept, asked)
+                    && kept.keeps_limits(now, asked, true, &self.load)
+            }
             _ => true,
         };
         if !fits {

@@ -40,7 +40,7 @@ const HANDING_OVER: Duration = Duration::from_secs(2);
 fn is_plain(request: &RequestHead) -> bool {
     check_request(request).is_ok()
         && !validation::is_conditional(&request.fields)
-        && !RequestPolicy::of(&request.fields).wants_validation()
+        && RequestPolicy::of(&request.fields).accepts_revalidation_later()
 }
 
 /// Returns whether the response of a push whose head is held is right for a request.

@@ -92,6 +92,8 @@ pub(super) struct Page {
     possible: PossibleNeeds,
     /// The fields that scripts choose for requests, by URL.
     scripts: HashMap<String, Arc<ScriptFields>>,
+    /// The URLs of data that pages request from its origin, whatever a cache holds.
+    validated: HashSet<String>,
     /// The targets of redirects by URL, and the metadata of the requests that were redirected.
     redirected: HashMap<Box<str>, (Need, Metadata)>,
     /// True if a head that is no redirect has shown the document's location.
@@ -134,6 +136,7 @@ impl Page {
             expected: Vec::new(),
             possible: PossibleNeeds::default(),
             scripts: HashMap::new(),
+            validated: HashSet::new(),
             redirected: HashMap::new(),
             settled: false,
             policy: Referrer::default(),
@@ -382,6 +385,7 @@ impl Page {
     pub(super) fn expect(&mut self, learned: Learned) {
         self.expected = learned.needs;
         self.scripts = learned.scripts;
+        self.validated = learned.validated;
     }
 
     /// Returns whether the request for a URL has fields that scripts choose.
@@ -516,7 +520,12 @@ impl Page {
             leads_on: self.leads_on,
         };
         let script = self.scripts.get(&need.url).map(|fields| &**fields);
-        let request = fetch_standard::request_for(need, &page, script)?;
+        let mut request = fetch_standard::request_for(need, &page, script)?;
+        if self.validated.contains(&need.url) {
+            // The field of a script's request with the cache mode `no-cache` (Fetch standard,
+            // section 4.6). A stored copy of the gateway serves no such request.
+            request.fields.push("cache-control", "max-age=0");
+        }
         if !own {
             self.budget.foreign = self.budget.foreign.checked_sub(1)?;
         }

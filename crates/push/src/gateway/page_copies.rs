@@ -6,7 +6,7 @@ use std::time::Instant;
 use tandem_http::RequestHead;
 
 use super::deadlines::{Deadlines, GATHER_PERIOD};
-use super::predictor::CachedCopy;
+use super::returning::CachedCopy;
 use super::table::{FetchId, PageId};
 use super::visitors::referring_authority;
 use crate::fetch_standard::is_navigation;

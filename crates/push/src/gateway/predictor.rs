@@ -6,7 +6,7 @@
 //! it.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tandem_http::cache::CacheControl;
@@ -23,7 +23,6 @@ use crate::fetch_standard::{
 use crate::next_pages::NextPage;
 use crate::response_rules::CopyLifetime;
 use crate::scripts::DataFields;
-use crate::wire::url_hash_of;
 
 /// A predictor of the resources that pages need. One value stands for one session.
 pub trait Predictor {
@@ -101,6 +100,11 @@ pub trait Predictor {
     fn data_fields(&self, _url: &str) -> DataFields {
         DataFields::Plain
     }
+
+    /// Returns whether pages request a URL with data from its origin, whatever a cache holds.
+    fn is_validated(&self, _url: &str) -> bool {
+        false
+    }
 }
 
 /// The resources that other users needed.
@@ -109,53 +113,12 @@ pub(super) struct Learned {
     pub(super) needs: Vec<Need>,
     /// The fields that scripts choose for their requests, by URL.
     pub(super) scripts: HashMap<String, Arc<ScriptFields>>,
+    /// The URLs of data that pages request from its origin, whatever a cache holds.
+    pub(super) validated: HashSet<String>,
     /// The resources that are needed if scripts name them.
     pub(super) possible: PossibleNeeds,
     /// The URL hashes of the resources whose pushes were of no use to other users.
     pub(super) useless: Vec<u32>,
-}
-
-/// A resource of which the browser may have a copy.
-#[derive(Clone, Debug)]
-pub(super) struct CachedCopy {
-    pub(super) need: Need,
-    pub(super) lifetime: CopyLifetime,
-}
-
-/// The resources of a page whose treatment depends on the cache of a returning browser.
-#[derive(Default)]
-pub(super) struct Returning {
-    /// The resources of which the browser may have copies.
-    pub(super) copies: Vec<CachedCopy>,
-    /// The hashes of the URLs that no cache keeps.
-    pub(super) unkept: Vec<u32>,
-}
-
-impl Returning {
-    /// Returns the resources that earlier visits to a page requested.
-    pub(super) fn of(predictor: &dyn Predictor, page: &str) -> Self {
-        let copy = |candidate: &Candidate| {
-            let lifetime = predictor.lifetime(&candidate.url)?;
-            let referrer = predictor.own_referrer(&candidate.url);
-            let need = need_of(candidate, referrer, &DataFields::Plain)?;
-            Some(CachedCopy { need, lifetime })
-        };
-        let resources = predictor.resources(page);
-        let is_unkept = |candidate: &&Candidate| predictor.is_unkept(&candidate.url);
-        let unkept = resources.iter().filter(is_unkept);
-        Self {
-            copies: resources.iter().filter_map(copy).collect(),
-            unkept: unkept.filter_map(|it| url_hash_of(&it.url)).collect(),
-        }
-    }
-
-    /// Adds those of the learned needs that no cache keeps. The needs of a redirect are those of
-    /// the page to which it leads.
-    pub(super) fn add_unkept(&mut self, predictor: &dyn Predictor, learned: &[Need]) {
-        let unkept = learned.iter().filter(|need| predictor.is_unkept(&need.url));
-        self.unkept
-            .extend(unkept.filter_map(|need| url_hash_of(&need.url)));
-    }
 }
 
 /// Returns whether the response to a request may be recorded. A login, a script's own fields and a
@@ -286,15 +249,18 @@ pub(super) fn record(
 impl Learned {
     /// Returns a candidate as a need, and keeps the fields of its request.
     fn need(&mut self, predictor: &dyn Predictor, candidate: &Candidate) -> Option<Need> {
-        let fields_of_data = match candidate.kind.is_asset() && candidate.kind != ResourceKind::Data
-        {
-            true => DataFields::Plain,
-            false => predictor.data_fields(&candidate.url),
+        let is_data = !candidate.kind.is_asset() || candidate.kind == ResourceKind::Data;
+        let fields_of_data = match is_data {
+            true => predictor.data_fields(&candidate.url),
+            false => DataFields::Plain,
         };
         let referrer = predictor.own_referrer(&candidate.url);
         let need = need_of(candidate, referrer, &fields_of_data)?;
         if let DataFields::Scripted(fields) = fields_of_data {
             self.scripts.insert(need.url.clone(), fields);
+        }
+        if is_data && predictor.is_validated(&candidate.url) {
+            self.validated.insert(need.url.clone());
         }
         Some(need)
     }
@@ -330,7 +296,7 @@ fn is_data(url: &str, destination: Option<&str>, content_type: Option<&str>) -> 
 /// Returns a candidate as a need. `referrer` is the style sheet or module that requests it, if that
 /// is not the page. A candidate that is a page is no need, since the user chooses pages. Data that
 /// is requested with unknown fields is no need either, since no request would match its push.
-fn need_of(
+pub(super) fn need_of(
     candidate: &Candidate,
     referrer: Option<String>,
     fields_of_data: &DataFields,
@@ -377,7 +343,9 @@ mod tests {
 
     use tandem_http::Scheme;
 
+    use super::super::returning::Returning;
     use super::*;
+    use crate::wire::url_hash_of;
 
     fn candidate(url: &str, kind: ResourceKind) -> Candidate {
         Candidate {

@@ -13,9 +13,8 @@ use super::learning::{has_unknown_length, note_copies, take_named};
 use super::new_pages::Needs;
 use super::output::Interest;
 use super::own_needs::is_prefetch;
-use super::predictor::{
-    self, Context, Document, Learned, Predictor, Returning, is_learnable, is_reusable,
-};
+use super::predictor::{self, Context, Document, Learned, Predictor, is_learnable, is_reusable};
+use super::returning::Returning;
 use super::session::{Gateway, Response};
 use super::table::{PageId, ResponseId};
 use super::visitors::visited_site;

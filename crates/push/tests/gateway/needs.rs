@@ -164,6 +164,10 @@ impl Predictor for Needs {
         self.scripts.data_fields(number(url), 2)
     }
 
+    fn is_validated(&self, url: &str) -> bool {
+        self.scripts.is_validated(number(url))
+    }
+
     fn note_push(&mut self, page: &str, url: u32, is_useless: bool) {
         let outcome = Outcome {
             page: number(page),

@@ -51,6 +51,30 @@ fn data_is_pushed_with_the_fields_of_scripts() {
     }
 }
 
+#[test]
+fn data_is_validated_if_the_last_request_wanted_that() {
+    const DEMAND: (&str, &str) = ("cache-control", "max-age=0");
+    for promises in [true, false] {
+        for (fields, demanded) in [
+            (&[("accept", "*/*")][..], false),
+            (&[("accept", "*/*"), DEMAND], true),
+            (&[JSON, DEMAND], true),
+        ] {
+            let mut pair = taught(promises, "http://a.test/items.json", fields);
+            pair.serve("http://a.test/items.json", data());
+            pair.send(PAGE, NAVIGATION);
+            pair.run();
+            let asked = pair.take_asked();
+            let push = asked.iter().find(|asked| asked.url.ends_with(".json"));
+            let directives = push.expect("it is pushed").field("cache-control");
+            assert_eq!(directives.is_some(), demanded, "{fields:?}");
+            assert!(!demanded || directives.as_deref() == Some("max-age=0"));
+            let (reply, asked) = pair.get("http://a.test/items.json", fields);
+            assert!(reply.is_pushed && asked.is_empty(), "{fields:?}");
+        }
+    }
+}
+
 /// The request for the target would have another `Accept`.
 #[test]
 fn redirect_of_pushed_data_is_left_to_the_browser() {

@@ -132,6 +132,22 @@ fn stored_for_long(kind: &str) -> String {
 }
 
 #[test]
+fn push_from_the_cache_serves_no_reload() {
+    for demand in ["max-age=0", "min-fresh=3700"] {
+        let users = Users::start("max-age=3600");
+        users.load(&mut users.pair.connect());
+        assert_eq!(users.wait_for(3), ["/a.css", "/b.js", "/page"]);
+        let mut second = Client::to(users.second_address);
+        users.get(&mut second, "/page", TYPED);
+        let fields = format!("{}Cache-Control: {demand}\r\n", users.referer());
+        users.get(&mut second, "/a.css", &fields);
+        assert_eq!(users.wait_for(1), ["/a.css"], "{demand}");
+        users.get(&mut second, "/b.js", &users.referer());
+        assert_eq!(users.told.try_recv().ok(), None, "{demand}");
+    }
+}
+
+#[test]
 fn second_load_causes_no_origin_request() {
     let users = Users::start("max-age=3600");
     users.load(&mut users.pair.connect());

@@ -80,7 +80,10 @@ fn stale_response_is_validated_at_the_origin() {
     });
     let mut browser = caching.pair.connect();
     for number in 1..4 {
-        assert_eq!(caching.get(&mut browser, PAGE).0, b"first");
+        browser.send(request("GET", &caching.origin.url("/"), PAGE));
+        let answer = browser.answer("GET");
+        assert_eq!(answer.body, b"first");
+        assert_eq!(answer.field("age"), None, "the origin has confirmed it");
         assert_eq!(caching.requests(), number);
     }
 }

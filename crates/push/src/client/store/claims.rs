@@ -73,7 +73,7 @@ impl PushStore {
         let is_unknown = asked.is_conditional && kept.response.is_none() && !waits_for_head;
         let is_too_late = kept.is_over(asked.now, &self.load)
             || (kept.is_overdue(asked.now) && !self.is_gateway_local)
-            || (asked.is_reload && kept.is_of_earlier_load(asked.now, &self.load));
+            || !kept.keeps_limits(asked.now, asked.head, is_arriving, &self.load);
         let is_missing = asked.complete_only && is_arriving;
         !is_unknown && !is_too_late && !is_missing && self.later_cookies.permit(kept, asked.head)
     }

@@ -14,7 +14,7 @@ use tandem_preload::{resolve, split};
 
 use super::CacheSession;
 use super::pump::ResponsePump;
-use super::reply::FlightReading;
+use super::reading::FlightReading;
 use super::status::CacheStatus;
 use crate::error::Error;
 use crate::exchange::{Exchange, Part, Parts, Reply};

@@ -20,6 +20,7 @@ mod asking;
 mod changing;
 mod keyed;
 mod pump;
+mod reading;
 mod reply;
 mod status;
 #[cfg(test)]

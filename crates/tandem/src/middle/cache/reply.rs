@@ -7,21 +7,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tandem_cache::{Fetch, Lookup, Received, Stored, respond};
+use tandem_http::ResponseHead;
 use tandem_http::cache::RequestPolicy;
-use tandem_http::{Fields, ResponseHead};
 
 use super::CacheSession;
 use super::asking::{AskedPlace, Asking, Led};
 use super::pump::ResponsePump;
+use super::reading::{FlightReading, ServedResponse};
 use super::status::CacheStatus;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Exchange, Part, Parts, Reply, StaleResponse, Supply};
 use crate::metrics::METRICS;
 use crate::priority::Precedence;
 use crate::response_cache::CacheAddress;
-use crate::response_cache::flight::{Flight, FlightPhase, Piece};
+use crate::response_cache::flight::{Flight, FlightPhase};
 
 /// The time that a request waits for the head of another response. A request whose fields make an
 /// origin slow, or whose connection stalls, delays the others by this time at most.
@@ -69,21 +69,6 @@ struct Fetching {
     fetch: Option<Box<Fetch>>,
     session: Rc<CacheSession>,
     flight: Option<Arc<Flight>>,
-}
-
-/// The place of a reader in a flight.
-pub(super) struct FlightReading {
-    flight: Arc<Flight>,
-    number: u64,
-}
-
-/// A stored response on its way.
-struct ServedResponse {
-    head: Option<ResponseHead>,
-    body: Box<dyn Iterator<Item = Bytes>>,
-    trailers: Option<Fields>,
-    /// The reading of a long body, which takes the place of this state after the head.
-    rest: Option<FlightReading>,
 }
 
 impl CachedReply {
@@ -255,6 +240,20 @@ impl CachedReply {
         self.state = ReplyState::Serving(served);
     }
 
+    /// Serves a stored response after the origin's response. One that the origin has confirmed has
+    /// an age only if a cache before this one tells it: `Age` means that a response was not
+    /// validated for its request (RFC 9111 section 5.1).
+    fn serve_received(&mut self, stored: &Arc<Stored>, received: &ResponseHead) {
+        self.serve(stored);
+        if received.status == 304
+            && !received.fields.contains("age")
+            && let ReplyState::Serving(served) = &mut self.state
+            && let Some(head) = &mut served.head
+        {
+            head.fields.remove("age");
+        }
+    }
+
     /// Passes the head of the origin's response to the cache, and returns the part for the client.
     fn on_head(&mut self, mut fetching: Fetching, head: ResponseHead) -> Option<Part> {
         let cache = Arc::clone(&self.session.cache);
@@ -279,7 +278,7 @@ impl CachedReply {
                     let reply = fetching.take_reply();
                     tokio::task::spawn_local(drain(reply));
                 }
-                self.serve(&stored);
+                self.serve_received(&stored, &head);
                 None
             }
             Received::Own(stored) => {
@@ -288,7 +287,7 @@ impl CachedReply {
                 set_phase(flight, FlightPhase::Released { alone: true });
                 let reply = fetching.take_reply();
                 tokio::task::spawn_local(drain(reply));
-                self.serve(&stored);
+                self.serve_received(&stored, &head);
                 None
             }
             Received::Store(pending) => {
@@ -523,54 +522,5 @@ impl Drop for Fetching {
             self.session.cache.end_flight(&fetch);
             set_phase(self.flight.take(), FlightPhase::Released { alone: false });
         }
-    }
-}
-
-impl FlightReading {
-    pub(super) fn new(flight: Arc<Flight>) -> Self {
-        let number = flight.join();
-        Self { flight, number }
-    }
-}
-
-/// The parts behind the head.
-impl Parts for FlightReading {
-    fn below(&self) -> Option<&Reply> {
-        None
-    }
-
-    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        let piece = ready!(self.flight.poll_piece(self.number, cx));
-        Poll::Ready(piece.map(|piece| {
-            piece.map(|piece| match piece {
-                Piece::Data(data) => Part::Data(data),
-                Piece::Trailers(trailers) => Part::Trailers(trailers),
-            })
-        }))
-    }
-}
-
-impl Drop for FlightReading {
-    fn drop(&mut self) {
-        self.flight.leave(self.number);
-    }
-}
-
-impl ServedResponse {
-    fn empty(head: ResponseHead) -> Self {
-        Self {
-            head: Some(head),
-            body: Box::new(std::iter::empty()),
-            trailers: None,
-            rest: None,
-        }
-    }
-
-    fn next(&mut self) -> Option<Part> {
-        if let Some(head) = self.head.take() {
-            return Some(Part::Head(head));
-        }
-        let data = self.body.next().map(Part::Data);
-        data.or_else(|| self.trailers.take().map(Part::Trailers))
     }
 }

@@ -111,4 +111,8 @@ impl Predictor for SessionPredictor<'_> {
     fn data_fields(&self, url: &str) -> DataFields {
         self.learned.data_fields(url)
     }
+
+    fn is_validated(&self, url: &str) -> bool {
+        self.learned.is_validated(url)
+    }
 }

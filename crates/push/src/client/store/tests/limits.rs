@@ -1,0 +1,80 @@
+//! Requests that limit the age of their response.
+
+use super::*;
+
+const STORED: [(&str, &str); 2] = [("cache-control", "max-age=60"), ("age", "20")];
+const YOUNG: [(&str, &str); 2] = [("cache-control", "max-age=60"), ("age", "0")];
+const NEW: [(&str, &str); 1] = [("cache-control", "max-age=60")];
+
+/// Returns whether a push that has waited serves a request with these directives.
+fn serves(pushed: &[(&str, &str)], wait: Duration, directives: &str) -> bool {
+    let mut scene = Scene::new(LIMITS);
+    scene.push("/a", pushed, "x");
+    // Other requests keep the load going.
+    for _ in 0..wait.as_secs() {
+        scene.now += secs(1);
+        scene.ask("/other");
+    }
+    scene
+        .ask_with("/a", ("cache-control", directives))
+        .is_some()
+}
+
+#[test]
+fn request_limits_the_age_of_a_push() {
+    for (pushed, wait, directives, expected) in [
+        (&NEW[..], 0, "max-age=0", true),
+        (&NEW, 2, "max-age=0", true),
+        (&NEW, 3, "max-age=0", false),
+        (&YOUNG, 0, "max-age=0", false),
+        (&STORED, 0, "max-age=0", false),
+        (&NEW, 2, "max-age=1", true),
+        (&NEW, 6, "max-age=5", false),
+        (&NEW, 6, "max-age=6", true),
+        (&STORED, 0, "max-age=19", false),
+        (&STORED, 0, "max-age=20", true),
+        (&STORED, 5, "max-age=24", false),
+        (&STORED, 5, "max-age=25", true),
+        (&STORED, 5, "min-fresh=36", false),
+        (&STORED, 5, "min-fresh=35", true),
+        (&NEW, 0, "min-fresh=61", false),
+        (&STORED, 5, "max-stale", true),
+    ] {
+        let found = serves(pushed, secs(wait), directives);
+        assert_eq!(found, expected, "{pushed:?} {wait} {directives}");
+    }
+}
+
+#[test]
+fn head_with_an_age_breaks_the_join_of_a_reload() {
+    for (fields, directives, expected) in [
+        (&NEW[..], "max-age=0", true),
+        (&YOUNG, "max-age=0", false),
+        (&STORED, "max-age=23", false),
+        (&STORED, "max-age=24", true),
+    ] {
+        let mut scene = Scene::new(LIMITS);
+        let id = scene.promise("/a");
+        let served = scene.ask_with("/a", ("cache-control", directives));
+        assert!(served.is_some(), "the head is unknown");
+        scene.now += secs(4);
+        scene.store.on_head(scene.now, id, ok(fields));
+        scene.store.on_data(scene.now, id, Bytes::from("x"));
+        let found = matches!(scene.piece(id), Piece::Head(_));
+        assert_eq!(found, expected, "{fields:?} {directives}");
+        assert_consistent(&scene.store);
+    }
+}
+
+#[test]
+fn response_under_way_serves_a_reload() {
+    let mut scene = Scene::new(LIMITS);
+    let id = scene.promise("/a");
+    scene.store.on_head(scene.now, id, ok(&NEW));
+    for _ in 0..5 {
+        scene.now += secs(1);
+        scene.store.on_data(scene.now, id, Bytes::from("x"));
+    }
+    let reload = ("cache-control", "max-age=0");
+    assert!(scene.ask_with("/a", reload).is_some());
+}
