@@ -58,6 +58,12 @@ pub(crate) fn is_nested(request: &RequestHead) -> bool {
     is_element || is_framed(request)
 }
 
+/// Returns whether the browser requests a resource for a page that the user may never open.
+pub(crate) fn is_prefetch(request: &RequestHead) -> bool {
+    let mut names = ["sec-purpose", "purpose", "x-moz"].into_iter();
+    names.any(|name| request.fields.contains(name))
+}
+
 /// Returns whether a request comes from a tool such as `curl`, as far as its fields show. Such a
 /// request takes any type, and names no page and no purpose. The requests of scripts name the page,
 /// unless its policy forbids that.

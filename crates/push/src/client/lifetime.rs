@@ -19,7 +19,8 @@ pub(super) const MAX_UNSPECIFIED_WAIT: Duration = Duration::from_secs(30);
 /// The time for which a document that must not be stored waits for its request.
 const MAX_HANDING_OVER: Duration = Duration::from_secs(2);
 
-/// The silence that ends a page load: no request and no push.
+/// The silence that ends a page load: no request and no push. A document that is requested within
+/// this time after the beginning of a load belongs to it, since a redirect may have led there.
 const LOAD_GAP: Duration = Duration::from_secs(3);
 
 /// The use that a response permits without another request to its origin.
@@ -125,6 +126,14 @@ impl PageLoad {
         self.last = self.last.max(now);
     }
 
+    /// Records the request for a document that no push of this load has answered. It begins another
+    /// page load, even if an earlier page still makes requests.
+    pub(super) fn note_page(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.began) > LOAD_GAP {
+            self.began = now;
+        }
+    }
+
     /// Returns whether the load of a response that arrived at `arrived` has ended.
     pub(super) fn is_after(&self, arrived: Instant, now: Instant) -> bool {
         arrived < self.began || now.saturating_duration_since(self.last) > LOAD_GAP
@@ -210,6 +219,20 @@ mod tests {
         load.note(start + secs(9));
         assert!(load.is_after(start, start + secs(9)), "another load");
         assert!(!load.is_after(start + secs(9), start + secs(9)));
+    }
+
+    #[test]
+    fn load_begins_with_a_page() {
+        let start = Instant::now();
+        let mut load = PageLoad::new(start);
+        for (second, begins) in [(1, false), (3, false), (4, true), (6, false)] {
+            let now = start + secs(second);
+            load.note(now);
+            load.note_page(now);
+            assert_eq!(load.began == now, begins, "after {second} s");
+        }
+        let end = start + secs(6);
+        assert!(load.is_after(start + secs(3), end) && !load.is_after(start + secs(4), end));
     }
 
     #[test]

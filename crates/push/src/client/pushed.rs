@@ -188,6 +188,12 @@ impl KeptPush {
         self.has_own_fields && (is_navigation(&self.request) || is_framed(&self.request))
     }
 
+    /// Returns whether the push is a document that the gateway sent because it may follow a page.
+    pub(super) fn is_next(&self) -> bool {
+        let response = self.response.as_ref();
+        response.is_some_and(|response| response.is_next)
+    }
+
     /// Returns whether the push has waited too long.
     pub(super) fn is_over(&self, now: Instant, load: &PageLoad) -> bool {
         match &self.response {

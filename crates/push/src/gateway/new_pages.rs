@@ -8,14 +8,15 @@ use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Need;
 
 use super::document::DocumentReader;
-use super::own_needs::is_prefetch;
 use super::page_view::PageView;
 use super::predictor::Learned;
 use super::returning::Returning;
 use super::session::Gateway;
 use super::session_cookies::Cookies;
 use super::table::{PageId, ResponseId};
-use crate::fetch_standard::{is_navigation, is_of_tool, is_repeatable, referrer_after_redirect};
+use crate::fetch_standard::{
+    is_navigation, is_of_tool, is_prefetch, is_repeatable, referrer_after_redirect,
+};
 use crate::response_rules::redirect_target;
 use crate::url::is_same_origin;
 use crate::wire::{PUSH_FIELD, Treatment};

@@ -11,13 +11,13 @@ use std::time::Instant;
 use tandem_http::RequestHead;
 use tandem_preload::{Need, Referrer};
 
-use super::own_needs::{is_prefetch, is_top_level};
+use super::own_needs::is_top_level;
 use super::revisits::UsedNeeds;
 use super::session::Gateway;
 use super::session_cookies::Cookies;
 use super::table::{FetchId, PageId, ResponseId};
 use super::visits::Visits;
-use crate::fetch_standard::is_navigation;
+use crate::fetch_standard::{is_navigation, is_prefetch};
 use crate::response_rules::KeptCopy;
 use crate::url::request_url;
 use crate::wire::url_hash_of;

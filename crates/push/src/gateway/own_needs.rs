@@ -30,7 +30,7 @@ use super::session_cookies::Cookies;
 use super::static_urls::may_be_static;
 use super::table::{PageId, ResponseId};
 use crate::cookies::cookies_of;
-use crate::fetch_standard::{is_navigation, referrer, referrer_policy};
+use crate::fetch_standard::{is_navigation, is_prefetch, referrer, referrer_policy};
 use crate::response_rules::{Reuse, browser_reuse, may_be_pushed};
 use crate::url::{authority, request_url};
 use crate::wire::PUSH_FIELD;
@@ -203,12 +203,6 @@ impl Gateway {
 pub(super) fn is_top_level(request: &RequestHead) -> bool {
     let names_destination = request.fields.contains("sec-fetch-dest");
     is_navigation(request) && names_destination && !is_prefetch(request)
-}
-
-/// Returns whether the browser requests a resource for a page that the user may never open.
-pub(super) fn is_prefetch(request: &RequestHead) -> bool {
-    let mut names = ["sec-purpose", "purpose", "x-moz"].into_iter();
-    names.any(|name| request.fields.contains(name))
 }
 
 /// Returns whether a response is a resource that may be requested early at the next visit. Counters

@@ -10,12 +10,11 @@ use tandem_preload::{LAZY, Need};
 
 use super::document::DocumentReader;
 use super::output::Interest;
-use super::own_needs::is_prefetch;
 use super::session::Gateway;
 use super::session_cookies::Cookies;
 use super::table::{PageId, ResponseId};
 use super::visitors::{Trust, is_first_visit};
-use crate::fetch_standard::{is_navigation, referrer_policy};
+use crate::fetch_standard::{is_navigation, is_prefetch, referrer_policy};
 use crate::site::site_of;
 use crate::url::{authority, request_url};
 

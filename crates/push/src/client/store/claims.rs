@@ -7,6 +7,7 @@ use tandem_http::cache::{RequestPolicy, validation::is_conditional};
 
 use super::{KeptPush, Output, Phase, PushId, PushStore, Reader, Serve, Target};
 use crate::client::matching::check_request;
+use crate::fetch_standard::{is_navigation, is_prefetch};
 use crate::wire::Fate;
 
 /// The properties of a request on which the choice depends, beside its fields.
@@ -20,6 +21,12 @@ struct RequestTraits<'a> {
     complete_only: bool,
 }
 
+/// Returns whether a request may begin a page, as far as its fields show. Over plain HTTP, the
+/// request for a frame looks the same. A document that the browser prefetches is none.
+fn begins_page(asked: &RequestHead) -> bool {
+    is_navigation(asked) && !is_prefetch(asked)
+}
+
 impl PushStore {
     /// Looks for a push that answers a request, and claims it. If `complete_only` is true, all of
     /// it must have arrived, since the session may be lost.
@@ -30,6 +37,27 @@ impl PushStore {
         complete_only: bool,
     ) -> Option<Serve> {
         self.load.note(now);
+        let may_begin = begins_page(asked);
+        // A pushed document behind a redirect, or in a frame, belongs to the load under way.
+        let is_next = may_begin && self.is_next_page(asked);
+        let served = self.choose(now, asked, complete_only);
+        if may_begin && (served.is_none() || is_next) {
+            self.load.note_page(now);
+        }
+        served
+    }
+
+    /// Returns whether the push that waits for a request is a document that may follow a page.
+    fn is_next_page(&self, asked: &RequestHead) -> bool {
+        let waiting = self.waiting.get(&Target::of(asked));
+        let pushed = waiting.and_then(|id| self.pushes.get(id));
+        pushed.is_some_and(|pushed| match &pushed.phase {
+            Phase::Kept(kept) => kept.is_next(),
+            _ => false,
+        })
+    }
+
+    fn choose(&mut self, now: Instant, asked: &RequestHead, complete_only: bool) -> Option<Serve> {
         if self.waiting.is_empty() || check_request(asked).is_err() {
             return None;
         }
@@ -86,7 +114,7 @@ impl PushStore {
             return None;
         };
         let response = kept.response.as_ref();
-        let begins_page = response.is_some_and(|response| response.is_next);
+        let begins_page = kept.is_next();
         let is_check = kept.is_check();
         let reader = Reader {
             request: asked.clone(),

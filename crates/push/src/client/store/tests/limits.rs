@@ -1,6 +1,7 @@
-//! Requests that limit the age of their response.
+//! Requests that limit the age of their response, and the end of page loads.
 
 use super::*;
+use crate::wire::NEXT_PAGE_FIELD;
 
 const STORED: [(&str, &str); 2] = [("cache-control", "max-age=60"), ("age", "20")];
 const YOUNG: [(&str, &str); 2] = [("cache-control", "max-age=60"), ("age", "0")];
@@ -77,4 +78,45 @@ fn response_under_way_serves_a_reload() {
     }
     let reload = ("cache-control", "max-age=0");
     assert!(scene.ask_with("/a", reload).is_some());
+}
+
+/// Returns whether a push that must be validated serves a request 15 s after the page, which the
+/// page's other requests have kept loading. A document is requested in between.
+fn serves_after(document: &[(&str, &str)], pushed_document: Option<&[(&str, &str)]>) -> bool {
+    let mut scene = Scene::new(LIMITS);
+    scene.push("/a", &[("cache-control", "no-cache")], "x");
+    for _ in 0..14 {
+        scene.now += secs(1);
+        scene.ask("/other");
+    }
+    let mut request = get("/document");
+    for (name, value) in document {
+        request.fields.push(*name, *value);
+    }
+    if let Some(fields) = pushed_document {
+        let Intake::Read(id) = scene.store.on_promise(scene.now, request.clone(), true) else {
+            panic!("the document was cancelled");
+        };
+        scene.store.on_head(scene.now, id, ok(fields));
+        scene.store.on_end(id, true);
+    }
+    let served = scene.store.on_request(scene.now, &request, false);
+    assert_eq!(served.is_some(), pushed_document.is_some());
+    scene.now += secs(1);
+    scene.ask("/a").is_some()
+}
+
+#[test]
+fn request_for_a_page_ends_the_load_before_it() {
+    let plain = [("accept", "text/html")];
+    assert!(serves_after(&[], None), "the load goes on");
+    assert!(!serves_after(&plain, None));
+    assert!(!serves_after(&[("sec-fetch-dest", "document")], None));
+    assert!(serves_after(
+        &[plain[0], ("sec-fetch-dest", "iframe")],
+        None
+    ));
+    assert!(serves_after(&[plain[0], ("purpose", "prefetch")], None));
+    assert!(serves_after(&plain, Some(&[])), "behind a redirect");
+    assert!(!serves_after(&plain, Some(&[(NEXT_PAGE_FIELD, "1")])));
 }
