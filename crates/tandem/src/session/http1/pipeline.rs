@@ -20,6 +20,11 @@
 //! after as many responses. One request at a time, the *scout*, is exempt: it finds the number for
 //! all connections.
 //!
+//! A server that closes its connection resets it if a request on it is unread. The end of a
+//! response that only the close marks is then unknown, and the last bytes may be lost. If a request
+//! is behind such a response, both are repeated, each on its own connection. Requests to this
+//! origin are not pipelined any more.
+//!
 //! nginx keeps each connection with pipelined requests after its last response until the client
 //! closes it too, and counts it as one in use. [`Http1Client::fate`] therefore tells whether a
 //! request may be the last one of such a connection. The client closes it before that.
@@ -470,6 +475,15 @@ impl Http1Client {
         self.with_line(|line| line.follower.is_some()) == Some(true)
     }
 
+    /// Lets no other request follow. Returns whether one has followed.
+    fn close_line(&self) -> bool {
+        let followed = self.with_line(|line| {
+            line.is_closed = true;
+            line.follower.is_some()
+        });
+        followed == Some(true)
+    }
+
     /// Reads the response of the exchange that has the turn, and passes the turn on.
     async fn read(
         &self,
@@ -499,6 +513,12 @@ impl Http1Client {
         };
         let response = async {
             let response = reader.heads(&mut path, sink).await?;
+            if matches!(response.framing, Framing::UntilClose) {
+                traits.refuse();
+                if self.close_line() {
+                    return Err(used_up());
+                }
+            }
             let keeps = traits.note_response(&response, follows)?;
             self.answered.set(self.answered.get() + 1);
             traits.note_life(self.answered.get(), keeps);

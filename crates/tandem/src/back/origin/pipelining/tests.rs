@@ -95,6 +95,30 @@ fn request_behind_a_closed_connection_is_repeated() {
 }
 
 #[test]
+fn response_that_the_connection_ends_is_read_alone() {
+    run(async {
+        for connections in [1, 3] {
+            let scene = Scene::new(REGULAR, connections);
+            scene.begin().await;
+            scene.behaviour.set(Behaviour {
+                closes_open: true,
+                ..REGULAR
+            });
+            let paths = ["/a", "/open", "/b", "/open/c", "/d", "/open/e", "/f"];
+            for _ in 0..2 {
+                let fetched = paths.map(|path| scene.fetch(path));
+                for (path, fetched) in paths.into_iter().zip(fetched) {
+                    scene.expect(path, fetched).await;
+                }
+            }
+            assert_eq!(scene.depth(), 1);
+            let repeated = scene.requests() - 1 - 2 * paths.len();
+            assert!(repeated <= 2 * connections, "{repeated}");
+        }
+    });
+}
+
+#[test]
 fn only_a_scout_follows_the_last_request() {
     run(async {
         // Many connections reach their ends together.
