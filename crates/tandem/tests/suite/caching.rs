@@ -549,6 +549,10 @@ fn cache_status_says_how_a_request_was_handled() {
         "tandem-gateway; fwd=uri-miss; fwd-status=200; stored"
     );
     begins(ask("GET", ""), "tandem-gateway; hit; ttl=3");
+    begins(ask("GET", "Range: bytes=0-1\r\n"), "tandem-gateway; hit");
+    // Only the origin can make several parts.
+    let parts = "Range: bytes=0-0,2-3\r\n";
+    assert_eq!(ask("GET", parts), "tandem-gateway; fwd=request");
     assert_eq!(
         ask("GET", "Foo: 1\r\n"),
         "tandem-gateway; fwd=vary-miss; fwd-status=200; stored"

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tandem_cache::{Fetch, Lookup, Received, Stored, respond};
+use tandem_cache::{Fetch, Lookup, Reason, Received, Stored, respond};
 use tandem_http::ResponseHead;
 use tandem_http::cache::RequestPolicy;
 
@@ -111,17 +111,9 @@ impl CachedReply {
         };
         drop(locked);
         match lookup {
-            Lookup::Hit(stored) => {
-                METRICS.cache_hits.add(1);
-                self.status = CacheStatus::hit(&stored, cache.now());
-                self.supply = Supply::Stored;
-                self.serve(&stored);
-            }
+            Lookup::Hit(stored) => self.serve_found(&stored),
             Lookup::Stale(stored, fetch) => {
-                METRICS.cache_hits.add(1);
-                self.status = CacheStatus::hit(&stored, cache.now());
-                self.supply = Supply::Stored;
-                self.serve(&stored);
+                self.serve_found(&stored);
                 if let Some((fetch, flight)) = fetch {
                     self.revalidate(fetch, flight);
                 }
@@ -216,6 +208,20 @@ impl CachedReply {
             supply: Supply::default(),
         });
         tokio::task::spawn_local(drain(reply));
+    }
+
+    /// Serves a stored response that was found. It is no hit if only the origin can make the part
+    /// that the request wants.
+    fn serve_found(&mut self, stored: &Arc<Stored>) {
+        self.serve(stored);
+        if matches!(self.state, ReplyState::Direct(_)) {
+            METRICS.cache_misses.add(1);
+            self.status = CacheStatus::forwarded(Reason::Request);
+            return;
+        }
+        METRICS.cache_hits.add(1);
+        self.status = CacheStatus::hit(stored, self.session.cache.now());
+        self.supply = Supply::Stored;
     }
 
     /// Serves a stored response, or asks the origin for a part that the store cannot make.
