@@ -53,7 +53,7 @@ pub mod url;
 pub use gains::{Gains, Gathering};
 pub use saving::Saving;
 pub use settings::{Aim, AutoConfig, Worth};
-pub use state::StateError;
+pub use state::{StateError, read_state};
 pub use store::Place;
 
 use candidate_list::CandidateList;

@@ -13,4 +13,5 @@ pub mod ids;
 
 pub use auto::{
     Aim, Auto, AutoConfig, Candidate, Exchange, Gains, Gathering, Saving, StateError, Worth,
+    read_state,
 };

@@ -514,7 +514,8 @@ fn read(file: &Path, config: &AutoConfig) -> Result<Found, LearnedError> {
     let folder = file
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
-    match std::fs::read(file) {
+    let opened = std::fs::File::open(file);
+    match opened.and_then(|file| tandem_predict::read_state(file, config)) {
         Ok(bytes) => match Auto::load(&bytes, config.clone()) {
             Ok(auto) => {
                 let metadata = std::fs::metadata(file);

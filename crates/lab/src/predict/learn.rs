@@ -41,7 +41,9 @@ pub(super) fn run(args: &LearnArgs) -> Result<(), PredictError> {
 
 /// Reads a state file.
 pub(super) fn read_state(path: &Path, config: AutoConfig) -> Result<Auto, PredictError> {
-    let bytes = fs::read(path).map_err(|source| PredictError::Read {
+    let file = File::open(path);
+    let bytes = file.and_then(|file| tandem_predict::read_state(file, &config));
+    let bytes = bytes.map_err(|source| PredictError::Read {
         path: path.to_owned(),
         source,
     })?;
@@ -71,4 +73,15 @@ fn write_state(path: &Path, bytes: &[u8]) -> Result<(), PredictError> {
             source,
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endless_file_is_no_state() {
+        let found = read_state(Path::new("/dev/zero"), AutoConfig::default());
+        assert!(matches!(found, Err(PredictError::State { .. })));
+    }
 }

@@ -7,6 +7,8 @@
 //! User-Agents either, since these may be as rare as their users, and are soon learned again. The
 //! caller writes the bytes to a file in one step.
 
+use std::io::{self, Read};
+
 use super::mixer::{Mixer, Rate, Reliability};
 use super::model::{ASSET_INPUTS, FOLLOWER_SETS, Model};
 use super::store::{ContextId, Crowd, FOLLOWERS, Key, LIMITS, NONE, Store};
@@ -34,6 +36,35 @@ pub enum StateError {
     /// They end too soon or were changed.
     #[error("damaged prediction state")]
     Damaged,
+}
+
+/// The length in bytes of the longest state that is read, unless the memory is larger.
+const LONGEST: u64 = 256 << 20;
+
+/// Reads a state for [`Auto::load`]. Of a file that does not begin as a state does, only the
+/// beginning is read.
+///
+/// # Errors
+/// Fails if the input does, or if it is longer than any state for this memory.
+pub fn read_state(input: impl Read, config: &AutoConfig) -> io::Result<Vec<u8>> {
+    read_bounded(input, LONGEST.max(4 * config.max_memory as u64))
+}
+
+fn read_bounded(mut input: impl Read, longest: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    input
+        .by_ref()
+        .take(NAME.len() as u64)
+        .read_to_end(&mut bytes)?;
+    if bytes != NAME {
+        return Ok(bytes);
+    }
+    input.take(longest).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > longest {
+        let detail = format!("it is longer than {longest} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, detail));
+    }
+    Ok(bytes)
 }
 
 impl Auto {
@@ -326,6 +357,20 @@ pub(super) fn link(store: &mut Store, page: u32, context: ContextId) {
 mod tests {
     use super::super::Exchange;
     use super::*;
+
+    #[test]
+    fn reading_of_a_state_is_bounded() {
+        let zeros = || io::repeat(0);
+        assert_eq!(read_bounded(zeros(), 64).unwrap(), [0; 16]);
+        let found = read_bounded(NAME.chain(zeros()), 64).map_err(|error| error.kind());
+        assert_eq!(found, Err(io::ErrorKind::FileTooLarge));
+        for length in [0, 7, 48] {
+            let content = NAME.chain(zeros().take(length));
+            assert_eq!(read_bounded(content, 64).unwrap().len() as u64, 16 + length);
+        }
+        let state = written("a");
+        assert_eq!(read_state(&*state, &AutoConfig::default()).unwrap(), state);
+    }
 
     /// Returns the bytes that are written after forty visits of as many users with this agent.
     fn written(agent: &str) -> Vec<u8> {

@@ -73,6 +73,15 @@ fn learned_state_survives_in_a_file() {
 }
 
 #[test]
+fn endless_file_is_no_state() {
+    let error = Learned::new(AutoConfig::default(), Some("/dev/zero".into()));
+    assert!(
+        matches!(error, Err(LearnedError::State { .. })),
+        "{error:?}"
+    );
+}
+
+#[test]
 fn state_is_written_in_the_background_once_it_is_due() {
     let folder = std::env::temp_dir().join(format!("tandem-due-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
