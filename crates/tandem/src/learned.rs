@@ -24,7 +24,7 @@ use tandem_push::next_pages::{NextPage, NextTable};
 use tandem_push::scripts::{DataFields, ScriptTable};
 use tandem_push::useless_pushes::{Outcome, UselessTable};
 
-use crate::files::{beside, replace_private};
+use crate::files::{beside, replace_private, without_links};
 
 use crate::users::Users;
 
@@ -124,8 +124,16 @@ impl std::fmt::Debug for Learned {
 }
 
 impl Learned {
-    /// Creates a predictor with the state in `file`, if the file exists.
+    /// Creates a predictor with the state in `file`, if the file exists. Through a link, the file
+    /// behind it is read and replaced.
     pub fn new(config: AutoConfig, file: Option<PathBuf>) -> Result<Self, LearnedError> {
+        let target = |file: PathBuf| {
+            without_links(&file).map_err(|error| LearnedError::File {
+                file: file.display().to_string(),
+                error,
+            })
+        };
+        let file = file.map(target).transpose()?;
         let found = file
             .as_deref()
             .map(|file| read(file, &config))

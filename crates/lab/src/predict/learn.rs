@@ -13,7 +13,8 @@ use super::{AimArg, LearnArgs, PredictError, milliseconds};
 
 pub(super) fn run(args: &LearnArgs) -> Result<(), PredictError> {
     let config = args.auto.config(0.5, AimArg::Transfers);
-    let mut auto = match read_state(&args.predict_state, config.clone()) {
+    let state = without_links(&args.predict_state)?;
+    let mut auto = match read_state(&state, config.clone()) {
         Err(PredictError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             Auto::new(config.clone())
         }
@@ -36,7 +37,23 @@ pub(super) fn run(args: &LearnArgs) -> Result<(), PredictError> {
         // The learned state carries over, but sessions do not continue from one log to the next.
         auto = watching.into_auto();
     }
-    write_state(&args.predict_state, &auto.save())
+    write_state(&state, &auto.save())
+}
+
+/// Returns the path of a state file without links, so that a link to it stays one. A link to a
+/// missing file is an error.
+fn without_links(path: &Path) -> Result<PathBuf, PredictError> {
+    match fs::canonicalize(path) {
+        Err(error)
+            if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() =>
+        {
+            Ok(path.to_owned())
+        }
+        found => found.map_err(|source| PredictError::Read {
+            path: path.to_owned(),
+            source,
+        }),
+    }
 }
 
 /// Reads a state file.
@@ -78,6 +95,23 @@ fn write_state(path: &Path, bytes: &[u8]) -> Result<(), PredictError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn link_to_a_state_file_leads_to_the_file() {
+        let folder = std::env::temp_dir().join(format!("tandem-learn-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (file, link) = (folder.join("state"), folder.join("link"));
+        assert_eq!(without_links(&file).unwrap(), file, "it is created");
+        std::os::unix::fs::symlink("state", &link).unwrap();
+        assert!(without_links(&link).is_err(), "the link leads nowhere");
+        fs::write(&file, "").unwrap();
+        let target = without_links(&link).unwrap();
+        assert_eq!(target, fs::canonicalize(&file).unwrap());
+        write_state(&target, b"content").unwrap();
+        assert_eq!(fs::read(&link).unwrap(), b"content");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn endless_file_is_no_state() {

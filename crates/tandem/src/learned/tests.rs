@@ -1,5 +1,7 @@
 //! Tests of the knowledge that survives a reload and of its bounds.
 
+use std::os::unix::fs::MetadataExt as _;
+
 use super::*;
 
 #[test]
@@ -69,6 +71,27 @@ fn learned_state_survives_in_a_file() {
         Learned::new(AutoConfig::default(), Some(nowhere)).is_err(),
         "nothing could be written there"
     );
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn link_to_the_state_stays_a_link() {
+    let folder = std::env::temp_dir().join(format!("tandem-linked-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (file, link) = (folder.join("state"), folder.join("link"));
+    Learned::new(AutoConfig::default(), Some(file.clone()))
+        .and_then(|learned| learned.save())
+        .unwrap();
+    std::os::unix::fs::symlink("state", &link).unwrap();
+    let before = std::fs::metadata(&file).unwrap().ino();
+    Learned::new(AutoConfig::default(), Some(link.clone()))
+        .and_then(|learned| learned.save())
+        .unwrap();
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_ne!(std::fs::metadata(&file).unwrap().ino(), before, "replaced");
+    std::fs::remove_file(&file).unwrap();
+    let lost = Learned::new(AutoConfig::default(), Some(link));
+    assert!(lost.is_err(), "its volume may not be mounted");
     std::fs::remove_dir_all(folder).unwrap();
 }
 
