@@ -85,25 +85,55 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "P", default_value_t = 0.5, allow_negative_numbers = true, value_parser = threshold)]
     threshold: f64,
     /// A longer pause between two requests of a user starts a new session
-    #[arg(long, value_name = "S", default_value_t = 3600.0)]
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 3600.0,
+        allow_negative_numbers = true,
+        value_parser = seconds
+    )]
     session_timeout: f64,
     /// Do not push resources that the user requested in earlier sessions
     #[arg(long)]
     keep_history: bool,
     /// Largest mean size of a pushed asset in bytes, -1 for any
-    #[arg(long, value_name = "B", default_value_t = -1, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "B",
+        default_value_t = -1,
+        allow_negative_numbers = true,
+        value_parser = bound
+    )]
     max_asset_size: i64,
     /// Most pushes for one page, -1 for any number
-    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = -1,
+        allow_negative_numbers = true,
+        value_parser = bound
+    )]
     max_assets: i64,
     /// Push nothing for a page seen less often than this
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = min_history)]
     min_history: u32,
     /// A request after a longer pause starts a page load unless its URL is known as an asset
-    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 1.0,
+        allow_negative_numbers = true,
+        value_parser = seconds
+    )]
     page_load_timeout: f64,
     /// A request after a longer pause starts a page load in any case
-    #[arg(long, value_name = "S", default_value_t = 20.0)]
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 20.0,
+        allow_negative_numbers = true,
+        value_parser = seconds
+    )]
     max_page_load_timeout: f64,
     /// Leave out mobile browsers
     #[arg(long)]
@@ -178,7 +208,13 @@ pub struct LearnArgs {
     #[arg(long, value_name = "FILE")]
     merge: Vec<PathBuf>,
     /// A longer pause between two requests of a user starts a new session
-    #[arg(long, value_name = "S", default_value_t = 3600.0)]
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 3600.0,
+        allow_negative_numbers = true,
+        value_parser = seconds
+    )]
     session_timeout: f64,
 }
 
@@ -242,6 +278,14 @@ impl Predictor {
 }
 
 impl ReplayArgs {
+    /// Checks the options that depend on each other.
+    fn check(&self) -> Result<(), PredictError> {
+        match self.page_load_timeout <= self.max_page_load_timeout {
+            true => Ok(()),
+            false => Err(PredictError::Pauses),
+        }
+    }
+
     fn options(&self) -> Options {
         Options {
             algorithm: self.algorithm.documented().unwrap_or(Algorithm::Basic),
@@ -262,6 +306,17 @@ impl ReplayArgs {
 /// Seconds as whole milliseconds; out of range becomes the nearest end of it.
 fn milliseconds(seconds: f64) -> i64 {
     (seconds * 1000.0).round() as i64
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok();
+    let value = value.filter(|value: &f64| value.is_finite() && *value >= 0.0);
+    value.ok_or_else(|| "must be a number of seconds, 0 or more".into())
+}
+
+fn bound(text: &str) -> Result<i64, String> {
+    let value = text.parse().ok().filter(|&value| value >= -1);
+    value.ok_or_else(|| "must be a whole number, 0 or more, or -1 for none".into())
 }
 
 fn threshold(text: &str) -> Result<f64, String> {
@@ -319,6 +374,9 @@ pub enum PredictError {
         /// The cause.
         source: StateError,
     },
+    /// The pauses contradict each other.
+    #[error("--page-load-timeout must not exceed --max-page-load-timeout")]
+    Pauses,
     /// A result cannot be written.
     #[error("cannot write {path}: {source}")]
     Write {
@@ -381,6 +439,21 @@ mod tests {
                 &["0", "-1", "1.5", "x"],
                 "1 or more",
             ),
+            (
+                "--session-timeout",
+                &["0", "1.5"],
+                &["nan", "-1", "inf", "x"],
+                "0 or more",
+            ),
+            ("--page-load-timeout", &["0"], &["nan", "-1"], "0 or more"),
+            (
+                "--max-page-load-timeout",
+                &["20"],
+                &["nan", "-1"],
+                "0 or more",
+            ),
+            ("--max-assets", &["-1", "0"], &["-2", "x"], "-1 for none"),
+            ("--max-asset-size", &["-1", "9"], &["-2"], "-1 for none"),
         ] {
             assert!(
                 good.iter().all(|value| parse(flag, value).is_ok()),
@@ -397,6 +470,12 @@ mod tests {
                 );
             }
         }
+        let pauses = |flag, value| {
+            let args = parse(flag, value).map(|cli| cli.args);
+            args.is_ok_and(|args| args.check().is_ok())
+        };
+        assert!(pauses("--page-load-timeout", "20") && !pauses("--page-load-timeout", "21"));
+        assert!(!pauses("--max-page-load-timeout", "0.5"));
         let args = parse("--threshold", "0.25").map(|cli| cli.args.options().threshold);
         assert_eq!(args.ok(), Some(0.25));
     }

@@ -12,6 +12,7 @@ use super::report::{ReplayRow, print_json, print_tables};
 use super::{AimArg, PredictError, ReplayArgs, milliseconds};
 
 pub(super) fn run(args: &ReplayArgs) -> Result<(), PredictError> {
+    args.check()?;
     // To sort the URLs takes a twentieth of the time.
     let finish = match args.algorithm.documented() {
         Some(_) => AccessLog::finish,
