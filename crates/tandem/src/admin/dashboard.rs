@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use tandem_http::{RequestHead, ResponseHead};
+use tandem_http::{Method, RequestHead, ResponseHead};
 
 use super::door::Door;
 use super::overview::OverviewSource;
-use super::{comes_from, head, is_own};
+use super::{comes_from, head, is_own, of_method};
 use crate::exchange::{Exchange, Part, Reply};
 use crate::stage::Stage;
 
@@ -80,7 +80,12 @@ impl Stage for Dashboard {
             None => (request.path.as_str(), ""),
         };
         if let Some((_, kind, content)) = FILES.iter().find(|(name, ..)| *name == path) {
-            return answer(200, kind, Bytes::from_static(content.as_bytes()));
+            let reply = answer(200, kind, Bytes::from_static(content.as_bytes()));
+            return of_method(&request.method, reply);
+        }
+        // A HEAD must not use up a key that opens the dashboard once.
+        if request.method == Method::Head {
+            return of_method(&request.method, refuse(404, NOTHING));
         }
         match path {
             "/session" if self.door.redeems(request, Instant::now()) => {
@@ -204,6 +209,20 @@ mod tests {
                 assert_eq!(head.status, 401, "{path}");
                 assert!(!body.contains("client"), "{body}");
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn head_gets_the_head_of_a_page_alone() {
+        let scene = Scene::new();
+        for (path, expected) in [("/", 200), ("/session", 404), ("/overview", 404)] {
+            let mut request = RequestHead::get(Scheme::Http, HERE, path);
+            request.method = Method::Head;
+            let mut reply = scene.dashboard.call(Exchange::internal(request));
+            let head = reply.part().await;
+            let is_right = matches!(&head, Some(Ok(Part::Head(head))) if head.status == expected);
+            assert!(is_right, "{path}: {head:?}");
+            assert!(reply.part().await.is_none(), "{path}");
         }
     }
 

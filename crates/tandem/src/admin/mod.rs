@@ -65,7 +65,7 @@ impl Stage for Admin {
         if !is_own(&self.own, request) {
             return page(421, "text/plain", "Misdirected request.\n".into());
         }
-        match request.path.as_str() {
+        let reply = match request.path.as_str() {
             _ if !is_typed_in(request) => not_found(),
             "/metrics" => page(200, "text/plain; version=0.0.4", METRICS.render()),
             "/status" => {
@@ -81,7 +81,21 @@ impl Stage for Admin {
                 })
             }
             _ => not_found(),
-        }
+        };
+        of_method(&request.method, reply)
+    }
+}
+
+/// Returns the reply to a request, given that to GET: HEAD gets the head alone.
+fn of_method(method: &Method, mut reply: Reply) -> Reply {
+    match method {
+        Method::Head => Reply::generate(|mut sink| async move {
+            if let Some(part) = reply.part().await {
+                sink.send(part?).await;
+            }
+            Ok(())
+        }),
+        _ => reply,
     }
 }
 
@@ -101,12 +115,12 @@ fn is_typed_in(request: &RequestHead) -> bool {
     comes_from(request, &["none"])
 }
 
-/// Returns true for a GET from one of the `sites`, which are values of Sec-Fetch-Site (Fetch
-/// Metadata section 2.4). A browser without that field must not name the page.
+/// Returns true for a GET or HEAD from one of the `sites`, which are values of Sec-Fetch-Site
+/// (Fetch Metadata section 2.4). A browser without that field must not name the page.
 fn comes_from(request: &RequestHead, sites: &[&str]) -> bool {
     let fields = &request.fields;
     let site = fields.get("sec-fetch-site");
-    request.method == Method::Get
+    matches!(request.method, Method::Get | Method::Head)
         && !fields.contains("origin")
         && !fields.contains("referer")
         && site.is_none_or(|site| sites.iter().any(|allowed| allowed.as_bytes() == site))
@@ -251,6 +265,26 @@ mod tests {
         match admin.call(Exchange::internal(request)).part().await {
             Some(Ok(Part::Head(head))) => head,
             part => panic!("no head: {part:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn head_gets_the_head_of_get() {
+        let admin = Admin {
+            status: StatusSource::new(Vec::new),
+            own: own_authorities(([127, 0, 0, 1], 9100).into(), Scheme::Http).into(),
+        };
+        for (path, expected) in [("/metrics", 200), ("/status", 200), ("/x", 404)] {
+            let mut request = RequestHead::get(Scheme::Http, "127.0.0.1:9100", path);
+            request.method = Method::Head;
+            let mut reply = admin.call(Exchange::internal(request));
+            let head = reply.part().await;
+            assert!(
+                matches!(&head, Some(Ok(Part::Head(head))) if head.status == expected
+                    && head.fields.get("content-length").is_some_and(|it| it != b"0")),
+                "{path}: {head:?}"
+            );
+            assert!(reply.part().await.is_none(), "{path}");
         }
     }
 

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-use super::{is_typed_in, page};
+use super::{is_typed_in, of_method, page};
 use crate::exchange::{Exchange, Reply};
 use crate::transport::tls::trusted_by::lists_firefox;
 
@@ -27,7 +27,7 @@ const START: &str = "This is the listener of a Tandem client, a proxy for browse
 /// Answers a request to the listener itself.
 pub fn answer(exchange: &Exchange, proxies: &Proxies) -> Reply {
     let request = &exchange.request;
-    if request.path == "/proxy.pac" && is_typed_in(request) {
+    let reply = if request.path == "/proxy.pac" && is_typed_in(request) {
         let agent = request.fields.get("user-agent").unwrap_or_default();
         let script = script(proxies, is_firefox(agent));
         page(200, "application/x-ns-proxy-autoconfig", script)
@@ -35,7 +35,8 @@ pub fn answer(exchange: &Exchange, proxies: &Proxies) -> Reply {
         page(200, "text/plain", START.into())
     } else {
         page(404, "text/plain", "Nothing is here.\n".into())
-    }
+    };
+    of_method(&request.method, reply)
 }
 
 /// Returns true for the `User-Agent` of Firefox and its relatives.
@@ -73,7 +74,7 @@ fn script(proxies: &Proxies, is_firefox: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tandem_http::{RequestHead, Scheme};
+    use tandem_http::{Method, RequestHead, Scheme};
 
     use super::*;
     use crate::exchange::Part;
@@ -118,6 +119,12 @@ mod tests {
     #[tokio::test]
     async fn page_of_the_listener_is_for_its_user_only() {
         let proxies = proxies("", "127.0.0.1:8118");
+        let mut request = RequestHead::get(Scheme::Http, "127.0.0.1:8118", "/proxy.pac");
+        request.method = Method::Head;
+        let mut reply = answer(&Exchange::internal(request), &proxies);
+        let head = reply.part().await;
+        assert!(matches!(head, Some(Ok(Part::Head(head))) if head.status == 200));
+        assert!(reply.part().await.is_none(), "HEAD has no body");
         for (path, site, expected) in [
             ("/", None, 200),
             ("/", Some("none"), 200),
