@@ -401,6 +401,30 @@ fn request_lines_refused() {
 }
 
 #[test]
+fn empty_port_is_left_out() {
+    for head in [
+        "GET http://a:/x HTTP/1.1\r\nHost: a",
+        "GET http://a/x HTTP/1.1\r\nHost: a:",
+        "GET http://a:/x HTTP/1.1\r\nHost: a:80",
+        "GET /x HTTP/1.1\r\nHost: a:",
+    ] {
+        let request = read(&format!("{head}\r\n\r\n"));
+        let found = (&*request.head.authority, &*request.head.path);
+        assert_eq!(found, ("a", "/x"), "{head}");
+    }
+    let literal = read("GET http://[::1]:/ HTTP/1.1\r\nHost: [::1]:\r\n\r\n");
+    assert_eq!(literal.head.authority, "[::1]");
+    for head in [
+        "GET http://:/ HTTP/1.1\r\nHost: a",
+        "GET http://a::/ HTTP/1.1\r\nHost: a",
+        "GET / HTTP/1.1\r\nHost: :",
+        "GET / HTTP/1.1\r\nHost: a::",
+    ] {
+        assert_eq!(refused(&format!("{head}\r\n\r\n")), BadRequest::Authority);
+    }
+}
+
+#[test]
 fn hosts_refused() {
     let table = [
         ("GET / HTTP/1.1\r\n\r\n", BadRequest::HostMissing),

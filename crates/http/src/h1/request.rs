@@ -1,7 +1,7 @@
 //! Request heads. RFC 9112 sections 3, 6.3 and 9.3.
 
 use super::head::{BadHead, BadVersion, HeadEnd, Lines, Sender, Sorted, parse_version, split};
-use super::target::{Authority, Form, Target, parse_target};
+use super::target::{Authority, Form, Target, parse_target, without_empty_port};
 use super::{Framing, Limits, Version};
 use crate::message::{Method, RequestHead, Scheme, is_token};
 use crate::target::encoded_target;
@@ -169,13 +169,14 @@ fn authority(
     }
     let host = match &sorted.host {
         Some(value) if !value.is_empty() => {
+            let value = without_empty_port(value);
             Some(Authority::parse(value).ok_or(BadRequest::Authority)?)
         }
         _ if version == Version::Http11 => return Err(BadRequest::HostMissing),
         _ => None,
     };
     let Some(named) = target.authority else {
-        let text = sorted.host.as_deref().unwrap_or_default();
+        let text = without_empty_port(sorted.host.as_deref().unwrap_or_default());
         return String::from_utf8(text.to_vec()).map_err(|_| BadRequest::Authority);
     };
     if let Some(host) = host {

@@ -75,12 +75,18 @@ fn parse_port(digits: &str) -> Option<u16> {
     digits.parse().ok().filter(|&port| plain && port != 0)
 }
 
+/// Returns an authority of a URI without its empty port, which means the default port (RFC 3986
+/// sections 3.2.3 and 6.2.3).
+pub(super) fn without_empty_port(text: &[u8]) -> &[u8] {
+    text.strip_suffix(b":").unwrap_or(text)
+}
+
 /// The parsed request target.
 pub(super) struct Target<'a> {
     pub(super) form: Form,
     pub(super) scheme: Option<Scheme>,
     pub(super) authority: Option<Authority<'a>>,
-    /// The authority as written.
+    /// The authority as written, without an empty port.
     pub(super) authority_text: &'a str,
     pub(super) path: String,
 }
@@ -123,6 +129,7 @@ fn parse_absolute<'a>(method: &Method, text: &'a str) -> Result<Target<'a>, BadR
     let scheme = Scheme::parse(scheme.as_bytes()).ok_or(BadRequest::Scheme)?;
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority_text, path) = rest.split_at(end);
+    let authority_text = authority_text.strip_suffix(':').unwrap_or(authority_text);
     let authority = Authority::parse(authority_text.as_bytes()).ok_or(BadRequest::Authority)?;
     let path = match path.as_bytes().first() {
         // RFC 9112 section 3.2.4: OPTIONS without path means the server as a whole.
