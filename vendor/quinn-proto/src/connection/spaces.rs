@@ -488,6 +488,19 @@ impl Dedup {
         ((bit / 64) as usize, 1 << (bit % 64))
     }
 
+    /// Returns the word of a packet, the mask of the packets before `end` that it holds from this
+    /// one on, and the first packet after these. An attacker decides on the length of intervals, so
+    /// that loops go over words.
+    fn word(packet: u64, end: u64) -> (usize, u64, u64) {
+        let (word, first) = Self::position(packet);
+        let end = cmp::min(end, packet - packet % 64 + 64);
+        let mask = match end % 64 {
+            0 => u64::MAX,
+            bits => (1 << bits) - 1,
+        };
+        (word, mask & !(first - 1), end)
+    }
+
     /// Record a newly authenticated packet number.
     ///
     /// Returns whether the packet might be a duplicate.
@@ -499,9 +512,11 @@ impl Dedup {
             if packet - self.next >= WINDOW_SIZE {
                 self.window.fill(0);
             } else {
-                for missing in self.next..packet {
-                    let (word, mask) = Self::position(missing);
+                let mut missing = self.next;
+                while missing < packet {
+                    let (word, mask, end) = Self::word(missing, packet);
                     self.window[word] &= !mask;
+                    missing = end;
                 }
             }
             self.next = packet + 1;
@@ -528,10 +543,16 @@ impl Dedup {
         // The packets at the boundaries have been received. Packets below the window are considered
         // to be received.
         let oldest = self.next.saturating_sub(WINDOW_SIZE);
-        (cmp::max(lower_bound + 1, oldest)..upper_bound).find(|packet| {
-            let (word, mask) = Self::position(*packet);
-            self.window[word] & mask == 0
-        })
+        let mut packet = cmp::max(lower_bound + 1, oldest);
+        while packet < upper_bound {
+            let (word, mask, end) = Self::word(packet, upper_bound);
+            let missing = !self.window[word] & mask;
+            if missing != 0 {
+                return Some(packet - packet % 64 + u64::from(missing.trailing_zeros()));
+            }
+            packet = end;
+        }
+        None
     }
 
     /// Returns true if there are any missing packets between the provided interval
@@ -951,6 +972,38 @@ mod test {
 
         dedup.insert(2);
         assert!(!dedup.missing_in_interval(0, 4));
+    }
+
+    #[test]
+    fn dedup_is_the_set_of_received_packets() {
+        use rand::{RngExt, SeedableRng, rngs::StdRng};
+        for seed in 0..40 {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let mut dedup = Dedup::new();
+            let mut received = std::collections::BTreeSet::new();
+            let mut next = 0u64;
+            for _ in 0..2000 {
+                let packet = match rng.random_range(0..10) {
+                    0..4 => next,
+                    4..6 => next + rng.random_range(0..200),
+                    6 => next + rng.random_range(0..WINDOW_SIZE + 80),
+                    7 => next.saturating_sub(rng.random_range(WINDOW_SIZE - 3..WINDOW_SIZE + 3)),
+                    _ => next.saturating_sub(rng.random_range(0..WINDOW_SIZE + 80)),
+                };
+                next = cmp::max(next, packet + 1);
+                let is_old = packet + WINDOW_SIZE < next;
+                let is_known = is_old || !received.insert(packet);
+                assert_eq!(dedup.insert(packet), is_known, "{seed} {packet} {next}");
+                assert_eq!(dedup.next, next);
+                let upper = rng.random_range(0..next);
+                let lower = upper.saturating_sub(rng.random_range(0..WINDOW_SIZE + 80));
+                let oldest = next.saturating_sub(WINDOW_SIZE);
+                let mut between = cmp::max(lower + 1, oldest)..upper;
+                let missing = between.find(|it| !received.contains(it));
+                let found = dedup.smallest_missing_in_interval(lower, upper);
+                assert_eq!(found, missing, "{seed} {lower}..{upper} {next}");
+            }
+        }
     }
 
     #[test]
