@@ -248,7 +248,7 @@ impl Controller for Resuming {
             false => state.resume.on_congestion(now, sent),
         };
         match reaction {
-            Reaction::Absorb => return,
+            Reaction::Absorb => return state.inner.keep_reduction(),
             Reaction::Reduce(to) => state.inner.reduce(now, to),
             Reaction::Pass => {}
         }
@@ -258,8 +258,10 @@ impl Controller for Resuming {
         }
     }
 
-    fn on_spurious_loss(&mut self, _now: Instant, bytes: u64) {
-        self.state().inner.on_spurious(bytes);
+    fn on_spurious_loss(&mut self, _now: Instant, declared: Instant, bytes: u64) {
+        let mut state = self.state();
+        let declared = state.since_start(declared);
+        state.inner.on_spurious(declared, bytes);
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {

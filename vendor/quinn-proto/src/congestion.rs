@@ -61,9 +61,11 @@ pub trait Controller: Send + Sync {
 
     /// Packets that were deemed lost have arrived
     ///
-    /// `bytes` is their size. They are not reported by [`on_ack`](Self::on_ack).
+    /// `bytes` is their size, and `declared` the `now` of the
+    /// [`on_congestion_event`](Self::on_congestion_event) that reported their loss. They are not
+    /// reported by [`on_ack`](Self::on_ack).
     #[allow(unused_variables)]
-    fn on_spurious_loss(&mut self, now: Instant, bytes: u64) {}
+    fn on_spurious_loss(&mut self, now: Instant, declared: Instant, bytes: u64) {}
 
     /// The known MTU for the current network path has been updated
     fn on_mtu_update(&mut self, new_mtu: u16);

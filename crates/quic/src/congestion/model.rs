@@ -247,10 +247,19 @@ impl Model {
         }
     }
 
-    /// Notes that packets of `bytes` bytes have arrived that were declared lost. The last episode
-    /// is undone once all of its packets have arrived.
-    pub(super) fn on_spurious(&mut self, bytes: u64) {
-        let Some(episode) = &mut self.episode else {
+    /// Notes that the controller did not see a loss. The last episode has no undo any more, since
+    /// the arrival of the lost packets would count for it.
+    pub(super) fn keep_reduction(&mut self) {
+        if let Some(episode) = &mut self.episode {
+            episode.lost = None;
+        }
+    }
+
+    /// Notes that packets of `bytes` bytes have arrived that were declared lost at this time. The
+    /// last episode is undone once all of its packets have arrived. Those of earlier episodes do
+    /// not count for it.
+    pub(super) fn on_spurious(&mut self, declared: Duration, bytes: u64) {
+        let Some(episode) = self.episode.as_mut().filter(|it| declared >= it.begun) else {
             return;
         };
         let Some(lost) = &mut episode.lost else {
@@ -298,14 +307,33 @@ mod tests {
         model.on_congestion(late, Duration::from_millis(100), 2400);
         let reduced = model.window();
         assert!(reduced < window);
-        model.on_spurious(1200);
+        model.on_spurious(late, 1200);
         assert_eq!(model.window(), reduced, "one packet is still lost");
-        model.on_spurious(1200);
+        model.on_spurious(late, 1200);
         assert_eq!(model.window(), window);
         model.on_congestion(2 * late, late + late / 2, 0);
         let marked = model.window();
-        model.on_spurious(1200);
+        model.on_spurious(2 * late, 1200);
         assert_eq!(model.window(), marked, "a mark is no loss");
+    }
+
+    #[test]
+    fn model_keeps_an_episode_if_older_packets_arrive() {
+        let (first, second) = (Duration::from_millis(400), Duration::from_millis(800));
+        let mut model = Model::new(Algorithm::Cubic, 1200);
+        model.on_congestion(first, first / 2, 2400);
+        let once = model.window();
+        model.on_congestion(second, first + first / 2, 1200);
+        let twice = model.window();
+        assert!(twice < once);
+        model.on_spurious(first, 2400);
+        assert_eq!(model.window(), twice, "an earlier episode");
+        let mut absorbed = model.clone();
+        absorbed.keep_reduction();
+        absorbed.on_spurious(second, 1200);
+        assert_eq!(absorbed.window(), twice, "losses that were absorbed");
+        model.on_spurious(second, 1200);
+        assert_eq!(model.window(), once);
     }
 
     #[test]

@@ -1491,19 +1491,21 @@ impl Connection {
 
         // Avoid DoS from unreasonably huge ack ranges by filtering out just the new acks.
         let mut newly_acked = ArrayRangeSet::new();
-        let mut spurious_bytes = 0;
+        let mut spurious = Vec::new();
         for range in ack.iter() {
             self.packet_number_filter.check_ack(space, range.clone())?;
             if space == SpaceId::Data {
-                spurious_bytes += self.path.reordering.on_range_acked(range.clone());
+                self.path
+                    .reordering
+                    .on_range_acked(range.clone(), &mut spurious);
             }
             for (&pn, _) in self.spaces[space].sent_packets.range(range) {
                 newly_acked.insert_one(pn);
             }
         }
 
-        if spurious_bytes > 0 {
-            self.path.congestion.on_spurious_loss(now, spurious_bytes);
+        for (declared, bytes) in spurious {
+            self.path.congestion.on_spurious_loss(now, declared, bytes);
         }
 
         if let (SpaceId::Data, Some(first), Some(last)) =
@@ -1808,8 +1810,9 @@ impl Connection {
                     self.orig_rem_cid,
                 );
                 self.remove_in_flight(&info);
-                if pn_space == SpaceId::Data {
-                    self.path.reordering.on_lost(packet, info.size);
+                // Packets of an earlier path tell nothing about this one.
+                if pn_space == SpaceId::Data && info.path_generation == self.path.generation() {
+                    self.path.reordering.on_lost(now, packet, info.size);
                 }
                 for frame in info.stream_frames {
                     self.streams.retransmit(frame);
@@ -1838,6 +1841,8 @@ impl Connection {
                     size_of_lost_packets,
                 );
             }
+        } else if self.path.in_flight.bytes == 0 {
+            self.path.reordering.on_idle();
         }
 
         // Handle a lost MTU probe

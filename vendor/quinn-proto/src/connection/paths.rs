@@ -122,7 +122,7 @@ impl PathData {
         Self {
             remote,
             rtt: prev.rtt,
-            reordering: prev.reordering.clone(),
+            reordering: prev.reordering.without_losses(),
             pacing: Pacer::new(smoothed_rtt, congestion.window(), prev.current_mtu(), now),
             sending_ecn: true,
             congestion,
