@@ -308,8 +308,11 @@ fn replaced_session_that_delivers_again_stays() {
 #[test]
 fn given_up_path_is_left_before_its_session_ends() {
     run_tcp(|bytes, watch| async move {
-        let silent = tokio::time::timeout(Duration::from_secs(1), watch.until_silent());
-        let given_up = async { watch.give_up() };
+        let silent = tokio::time::timeout(Duration::from_millis(200), watch.until_silent());
+        let given_up = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            watch.give_up();
+        };
         assert!(tokio::join!(silent, given_up).0.is_ok());
         assert!(!bytes.is_given_up.get());
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -43,6 +43,8 @@ struct Way {
     body_takes: Cell<Duration>,
     /// The parts of the body that have arrived with the head.
     parts: Cell<usize>,
+    /// The time until a lost session is silent.
+    stalls_in: Cell<Duration>,
     /// The time after which a silent path is dead, for sessions over datagrams.
     dies_in: Cell<Duration>,
     /// The time until an established session answers a probe.
@@ -78,6 +80,7 @@ impl Way {
             has_body: Cell::new(false),
             body_takes: Cell::new(1000 * MS),
             parts: Cell::new(0),
+            stalls_in: Cell::default(),
             dies_in: Cell::default(),
             answers_in: Cell::default(),
             is_refused: Cell::new(false),
@@ -248,6 +251,7 @@ impl FakeSession for OverWay {
             while !self.is_silent() {
                 tokio::time::sleep(MS).await;
             }
+            tokio::time::sleep(self.way.stalls_in.get()).await;
         })
     }
 

@@ -13,6 +13,8 @@ async fn with_tunnel() -> (Rc<Scene>, Isolation, Reply) {
     way.answers_at.set(Some(([192, 0, 2, 99], 1).into()));
     way.has_body.set(true);
     way.body_takes.set(3600 * SECOND);
+    // A stall is noticed later than a move.
+    way.stalls_in.set(3 * SECOND);
     let tunnel = begin(&scene, &key).await;
     // The source address has been seen.
     tokio::time::sleep(2 * SECOND).await;
@@ -79,7 +81,8 @@ fn idle_session_is_replaced_after_a_move() {
         assert_eq!(scene.get(&key).await, TLS);
         tokio::time::sleep(60 * SECOND).await;
         LOOKS.set(0);
-        tokio::time::sleep(3600 * SECOND).await;
+        // The dials by the other ways end after an hour.
+        tokio::time::sleep(3000 * SECOND).await;
         assert_eq!(LOOKS.get(), 0, "an idle session costs nothing");
         lose(&scene).await;
         NETWORK.set(2);
