@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::beside::MOST_AGAIN;
-use super::refuge::{MOST_PROBE_TIMEOUT, probe_timeout};
+use super::refuge::probe_timeout;
 use super::{Gateways, SessionUsage};
 use crate::back::ways::Network;
 use crate::exchange::Isolation;
@@ -35,8 +35,8 @@ use crate::session::{Connected, Task};
 const LOOK: Duration = Duration::from_secs(1);
 /// The age of the last look at which a request looks again. A look takes some microseconds.
 const REQUEST_LOOK: Duration = Duration::from_millis(100);
-/// The polling interval for input of a session that was asked.
-const INPUT_LOOK: Duration = Duration::from_millis(250);
+/// The polling interval for the progress of a session that was asked.
+const PROGRESS_LOOK: Duration = Duration::from_millis(250);
 
 /// The source address of a session, as the looks have found it.
 #[derive(Default)]
@@ -154,16 +154,18 @@ impl Gateways {
     }
 }
 
-/// Resolves once a session has had enough time for an answer. Input shows a slow path, or was on
-/// its way.
+/// Resolves once a session has had enough time for an answer. Progress shows a path that is slow or
+/// has long queues, in which the PING or its answer waits. Bytes that were on their way soon end.
 async fn until_unanswered(session: &dyn Connected) {
-    let begun = Instant::now();
-    let received = || session.facts().and_then(|facts| facts.bytes_received());
+    let progress = || {
+        let facts = session.facts()?;
+        Some(facts.bytes_received()? + facts.bytes_acknowledged()?)
+    };
     let limit = probe_timeout(session);
-    let (mut since, mut before) = (begun, received());
-    while since.elapsed() < limit && begun.elapsed() < MOST_PROBE_TIMEOUT {
-        sleep(INPUT_LOOK).await;
-        let count = received();
+    let (mut since, mut before) = (Instant::now(), progress());
+    while since.elapsed() < limit {
+        sleep(PROGRESS_LOOK).await;
+        let count = progress();
         if count != before {
             (since, before) = (Instant::now(), count);
         }

@@ -51,7 +51,7 @@ const ATTEMPTS: usize = 3;
 /// The shortest and the longest wait for the answer of an open refuge, which has three of its first
 /// round trips. These are the limits for a session that was idle, too.
 const LEAST_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-pub(super) const MOST_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+const MOST_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time between two looks for a datagram on the silent path.
 const LOOK: Duration = Duration::from_millis(20);
 

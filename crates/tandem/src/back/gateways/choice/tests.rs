@@ -61,6 +61,8 @@ struct Way {
     was_idle: Cell<bool>,
     /// The datagrams that have arrived, if the way counts them.
     datagrams: Cell<Option<u64>>,
+    /// The bytes that were acknowledged, if the way counts them.
+    acknowledged: Cell<Option<u64>>,
     /// The address at which the gateway answers.
     answers_at: Cell<Option<SocketAddr>>,
     /// The sessions, the exchanges and the probes that were begun.
@@ -89,6 +91,7 @@ impl Way {
             ends_at_probe: Cell::new(false),
             was_idle: Cell::new(false),
             datagrams: Cell::default(),
+            acknowledged: Cell::default(),
             answers_at: Cell::default(),
             dials: Cell::new(0),
             runs: Cell::new(0),
@@ -108,6 +111,14 @@ impl Facts for Way {
 
     fn datagrams_received(&self) -> Option<u64> {
         self.datagrams.get()
+    }
+
+    fn bytes_received(&self) -> Option<u64> {
+        self.acknowledged.get().map(|_| 0)
+    }
+
+    fn bytes_acknowledged(&self) -> Option<u64> {
+        self.acknowledged.get()
     }
 }
 

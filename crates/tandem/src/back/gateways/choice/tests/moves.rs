@@ -58,6 +58,26 @@ fn tunnel_stays_if_its_session_answers_after_a_move() {
     });
 }
 
+/// The PING waits behind an upload in a long queue, whose bytes are acknowledged meanwhile.
+#[test]
+fn tunnel_stays_while_its_session_makes_progress() {
+    run(async {
+        let (scene, _key, mut tunnel) = with_tunnel().await;
+        let way = Rc::clone(&scene.ways[TLS]);
+        way.acknowledged.set(Some(0));
+        way.answers_in.set(20 * SECOND);
+        NETWORK.set(2);
+        tokio::task::spawn_local(async move {
+            for count in 1..20 {
+                tokio::time::sleep(SECOND).await;
+                way.acknowledged.set(Some(count));
+            }
+        });
+        assert!(!fails(&mut tunnel, 100).await);
+        assert_eq!(scene.ways[TLS].probes.get(), 1);
+    });
+}
+
 #[test]
 fn request_after_a_move_gets_a_new_session() {
     run(async {
