@@ -37,6 +37,12 @@ const LOOK: Duration = Duration::from_secs(1);
 const REQUEST_LOOK: Duration = Duration::from_millis(100);
 /// The polling interval for the progress of a session that was asked.
 const PROGRESS_LOOK: Duration = Duration::from_millis(250);
+/// The least time between the first two moves that count. It doubles with each further move, and a
+/// quiet time of twice [`MOST_PAUSE`] resets it.
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
+/// The most time between two moves that count. The source address may also change all the time, for
+/// example with two default routes of equal cost.
+const MOST_PAUSE: Duration = Duration::from_secs(64);
 
 /// The source address of a session, as the looks have found it.
 #[derive(Default)]
@@ -44,6 +50,8 @@ pub(super) struct Source {
     /// The address from which this machine sends to the other end, if it has been seen.
     address: Cell<Network>,
     looked: Cell<Option<Instant>>,
+    /// The time of the last move, and the time before another one counts.
+    moved: Cell<Option<(Instant, Duration)>>,
     /// Notified when an exchange begins.
     used: Notify,
 }
@@ -52,6 +60,22 @@ impl Source {
     /// Notes that the session carries another exchange.
     pub(super) fn is_used(&self) {
         self.used.notify_one();
+    }
+
+    /// Returns true if another address is a move, and notes it. One that is too early for that is
+    /// still another address at a later look.
+    fn has_moved(&self, address: Network) -> bool {
+        let before = self.address.get();
+        if before.is_some() && before != address {
+            let pause = match self.moved.get() {
+                Some((at, pause)) if at.elapsed() < pause => return false,
+                Some((at, pause)) if at.elapsed() < 2 * MOST_PAUSE => (2 * pause).min(MOST_PAUSE),
+                _ => LEAST_PAUSE,
+            };
+            self.moved.set(Some((Instant::now(), pause)));
+        }
+        self.address.set(address);
+        before.is_some() && before != address
     }
 }
 
@@ -105,11 +129,8 @@ impl Gateways {
             return;
         };
         slot.source.looked.set(Some(Instant::now()));
-        let Some(address) = (self.source.get())(peer) else {
-            return;
-        };
-        let before = slot.source.address.replace(Some(address));
-        if before.is_some_and(|before| before != address) {
+        let address = (self.source.get())(peer);
+        if address.is_some() && slot.source.has_moved(address) {
             let former = Rc::clone(&slot.current);
             drop(slots);
             self.moved(key, former);
@@ -124,8 +145,10 @@ impl Gateways {
             let next = self.open(&key.0, key.1);
             let slot = self.slot(next, key.clone());
             let mut slots = self.slots.borrow_mut();
-            let is_spare = slots.get(key).is_some_and(|slot| slot.is_spare.get());
-            slot.is_spare.set(is_spare);
+            if let Some(before) = slots.get(key) {
+                slot.is_spare.set(before.is_spare.get());
+                slot.source.moved.set(before.source.moved.get());
+            }
             slots.insert(key.clone(), slot);
         }
         if former.active() == 0 {

@@ -78,6 +78,31 @@ fn tunnel_stays_while_its_session_makes_progress() {
     });
 }
 
+/// Two default routes may have an equal cost.
+#[test]
+fn changing_source_causes_ever_fewer_dials() {
+    run(async {
+        let (scene, key, mut tunnel) = with_tunnel().await;
+        let way = &scene.ways[TLS];
+        assert!(!fails(&mut tunnel, 1).await);
+        way.has_body.set(false);
+        for second in 0..600_u16 {
+            NETWORK.set(1 + u8::from(second % 2 == 0));
+            assert_eq!(scene.ask(Method::Post, &key).await, TLS);
+            tokio::time::sleep(SECOND).await;
+        }
+        let dials = way.dials.get();
+        assert!((8..20).contains(&dials), "{dials}");
+        assert!(!fails(&mut tunnel, 200).await);
+        for moves in 1..3 {
+            NETWORK.set(3 - NETWORK.get());
+            assert_eq!(scene.ask(Method::Post, &key).await, TLS);
+            assert_eq!(way.dials.get(), dials + moves);
+            tokio::time::sleep(3 * SECOND).await;
+        }
+    });
+}
+
 #[test]
 fn request_after_a_move_gets_a_new_session() {
     run(async {
