@@ -144,6 +144,15 @@ pub trait Facts {
         self.below().is_some_and(Facts::is_to_proxy)
     }
 
+    /// Waits until less than half of [`Facts::unsent_limit`] is unsent.
+    ///
+    /// A session asks before it chooses the stream that sends next, so that it chooses late. Only
+    /// the task that writes may wait. A connection that cannot tell always has room.
+    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.below()
+            .map_or(Poll::Ready(()), |below| below.poll_room(cx))
+    }
+
     /// Returns the application protocol that the handshake agreed on (ALPN, RFC 7301).
     fn alpn(&self) -> Option<&[u8]> {
         self.below()?.alpn()

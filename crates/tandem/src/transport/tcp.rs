@@ -19,6 +19,8 @@ mod cached;
 mod info;
 mod socket;
 
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) use info::unsent;
 pub use socket::path;
 
 use super::registry::{

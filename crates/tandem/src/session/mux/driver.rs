@@ -431,7 +431,11 @@ impl<O: Owner> Driver<O> {
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         loop {
             if self.out.is_empty() {
-                self.take_output();
+                if self.take_output(cx).is_pending() {
+                    self.whole_writes = 0;
+                    self.clock.stuck_since.get_or_insert_with(Instant::now);
+                    return Ok(());
+                }
                 // Streams with room for more data wake their writers here, so that the data can
                 // leave in the same turn.
                 self.dispatch();
@@ -460,22 +464,30 @@ impl<O: Owner> Driver<O> {
         }
     }
 
-    /// Takes the next output of the core, if it has any.
-    fn take_output(&mut self) {
+    /// Takes the next output of the core, if it has any. It waits until the path has room for it,
+    /// so that the core chooses late. The output of a session that ends does not wait.
+    fn take_output(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut core = self.core.borrow_mut();
         self.shared.watch.look(&*core);
         if !core.wants_output() {
-            return;
+            return Poll::Ready(());
         }
+        let room = match &mut self.unsent {
+            Some(unsent) if self.ending.is_none() => {
+                ready!(unsent.poll_room(&**self.path.facts(), cx))
+            }
+            _ => usize::MAX,
+        };
         let limit = if self.whole_writes >= 3 {
             FAST_WRITE.max(self.write_limit)
         } else {
             self.write_limit
         };
         self.out = SPARE.take();
-        core.poll_output(&mut self.out, limit);
+        core.poll_output(&mut self.out, limit.min(room));
         self.filled = SOCKET_WAIT.start();
         self.shared.watch.look(&*core);
+        Poll::Ready(())
     }
 
     /// Offers the output to the path once. Returns the number of bytes that it has accepted.

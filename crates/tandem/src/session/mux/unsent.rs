@@ -1,12 +1,19 @@
-//! Sets how much unsent data a session over BBR may keep in the kernel (`TCP_NOTSENT_LOWAT`): the
-//! amount that the path carries in about ten milliseconds.
+//! Bounds how much unsent data a session keeps in the kernel: the amount that the path carries in
+//! about ten milliseconds.
 //!
-//! With less, the socket can run dry before this process is scheduled again. BBR treats rates
-//! measured on a dry socket as limited by the application and never leaves its start-up phase. It
-//! then goes on sending at 2.9 times the path's rate into a full queue. With more, a late and
-//! urgent response waits behind data that cannot be overtaken. Sockets with other congestion
-//! controls keep the limit that they were given.
+//! `TCP_NOTSENT_LOWAT` alone does not bound it. Linux heeds this limit only when a write begins a
+//! new buffer, and it fills the last buffer up to 64 KiB. The session therefore asks for room
+//! before it writes half of the limit. It asks no more often, because each question is a system
+//! call.
+//!
+//! Over BBR the limit of the socket follows the rate. With less, the socket can run dry before this
+//! process is scheduled again. BBR treats rates measured on a dry socket as limited by the
+//! application and never leaves its start-up phase. It then goes on sending at 2.9 times the path's
+//! rate into a full queue. With more, a late and urgent response waits behind data that cannot be
+//! overtaken. Sockets with other congestion controls keep the limit that they were given, and only
+//! the sizes of writes follow the rate.
 
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use crate::path::Facts;
@@ -20,13 +27,20 @@ const SHARE: u64 = 96;
 /// The greatest limit in bytes. On faster paths the limit is not the bottleneck.
 const MOST: u32 = 256 << 10;
 
+/// The fewest bytes between two questions for room, about a packet.
+const LEAST_ROOM: usize = 1 << 10;
+
 /// The limit on unsent data of one session's socket.
 #[derive(Debug)]
 pub(super) struct Unsent {
-    /// The configured limit in bytes, below which it is never set. With 0 the limit is not changed.
+    /// The configured limit in bytes, below which it is never set. With 0 there is no limit.
     least: u32,
-    /// The limit that is set.
+    /// The limit at the present rate.
     current: u32,
+    /// True if the limit of the socket follows the rate.
+    sets: bool,
+    /// The bytes that may be written before the path is asked for room again.
+    room: usize,
     /// The beginning of the present measurement, and the bytes written since then.
     since: Option<Instant>,
     written: u64,
@@ -35,24 +49,44 @@ pub(super) struct Unsent {
 impl Unsent {
     /// Starts with the limit that the path has.
     pub(super) fn of(path: &dyn Facts) -> Self {
-        let given = path.unsent_limit().filter(|_| path.is_over_bbr());
         // The kernel reports "no limit" as the largest number.
-        Self::starting_at(given.filter(|given| *given < MOST).unwrap_or(0))
+        let given = path.unsent_limit().filter(|given| *given < MOST);
+        Self {
+            sets: path.is_over_bbr(),
+            ..Self::starting_at(given.unwrap_or(0))
+        }
     }
 
     const fn starting_at(least: u32) -> Self {
         Self {
             least,
             current: least,
+            sets: true,
+            room: 0,
             since: None,
             written: 0,
         }
     }
 
+    /// Waits until the path has room. Returns the number of bytes that may be written.
+    pub(super) fn poll_room(&mut self, path: &dyn Facts, cx: &mut Context<'_>) -> Poll<usize> {
+        if self.least == 0 {
+            return Poll::Ready(usize::MAX);
+        }
+        let limit = self.current as usize;
+        if self.room < limit / 4 || self.room == 0 {
+            ready!(path.poll_room(cx));
+            self.room = (limit / 2).max(LEAST_ROOM);
+        }
+        Poll::Ready(self.room)
+    }
+
     /// Counts bytes that the path has accepted, and sets a new limit when one is due.
     pub(super) fn wrote(&mut self, path: &dyn Facts, count: usize) {
+        self.room = self.room.saturating_sub(count);
         if self.least > 0
             && let Some(limit) = self.limit_after(count, Instant::now())
+            && self.sets
         {
             path.limit_unsent(limit);
         }
@@ -132,6 +166,8 @@ mod tests {
     struct Connection {
         over_bbr: bool,
         limit: std::cell::Cell<u32>,
+        /// The number of questions for room. The third finds none.
+        asked: std::cell::Cell<u32>,
     }
 
     impl Facts for Connection {
@@ -150,12 +186,25 @@ mod tests {
         fn limit_unsent(&self, bytes: u32) {
             self.limit.set(bytes);
         }
+
+        fn poll_room(&self, _: &mut Context<'_>) -> Poll<()> {
+            self.asked.set(self.asked.get() + 1);
+            if self.asked.get() == 3 {
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        }
     }
 
     /// Returns the limit of a connection after two megabytes were written to it within [`SPAN`].
     fn limit_after_much(over_bbr: bool, given: u32) -> u32 {
         let limit = given.into();
-        let connection = Connection { over_bbr, limit };
+        let asked = 0.into();
+        let connection = Connection {
+            over_bbr,
+            limit,
+            asked,
+        };
         let mut unsent = Unsent::of(&connection);
         unsent.wrote(&connection, 1);
         unsent.since = unsent.since.map(|since| since - SPAN);
@@ -168,5 +217,30 @@ mod tests {
         assert_eq!(limit_after_much(true, LEAST), MOST);
         assert_eq!(limit_after_much(true, u32::MAX), u32::MAX, "left alone");
         assert_eq!(limit_after_much(false, LEAST), LEAST);
+    }
+
+    #[test]
+    fn session_asks_for_room_before_half_of_the_limit() {
+        let cx = &mut Context::from_waker(std::task::Waker::noop());
+        let connection = |given: u32| Connection {
+            over_bbr: false,
+            limit: given.into(),
+            asked: 0.into(),
+        };
+        let path = connection(LEAST);
+        let mut unsent = Unsent::of(&path);
+        let half = LEAST as usize / 2;
+        assert_eq!(unsent.poll_room(&path, cx), Poll::Ready(half));
+        unsent.wrote(&path, 100);
+        assert_eq!(unsent.poll_room(&path, cx), Poll::Ready(half - 100));
+        assert_eq!(path.asked.get(), 1, "small writes share a question");
+        unsent.wrote(&path, half - 100);
+        assert_eq!(unsent.poll_room(&path, cx), Poll::Ready(half));
+        unsent.wrote(&path, 2 * half);
+        assert_eq!(unsent.poll_room(&path, cx), Poll::Pending);
+        let path = connection(u32::MAX);
+        let mut unsent = Unsent::of(&path);
+        assert_eq!(unsent.poll_room(&path, cx), Poll::Ready(usize::MAX));
+        assert_eq!(path.asked.get(), 0, "there is no limit");
     }
 }

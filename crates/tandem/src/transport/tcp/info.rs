@@ -24,6 +24,28 @@ pub(super) fn has_unacknowledged(stream: &TcpStream) -> bool {
     })
 }
 
+/// Returns true if less than half of the limit on unsent bytes is unsent, or the connection has
+/// failed. Otherwise the kernel reports later that the socket is writable.
+///
+/// A write does not ask this. It asks whether less than the limit is unsent, and only before it
+/// begins a new buffer (`sk_buff`). It fills the last one up to 64 KiB in any case.
+pub(super) fn has_room(stream: &TcpStream) -> bool {
+    let mut socket = libc::pollfd {
+        fd: stream.as_raw_fd(),
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // SAFETY: `socket` is one valid structure, and its descriptor is open as long as `stream`.
+    let ready = unsafe { libc::poll(&raw mut socket, 1, 0) };
+    ready != 0
+}
+
+/// Returns the bytes that the kernel holds and has not sent.
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) fn unsent(stream: &TcpStream) -> Option<u32> {
+    number(&ask(stream)?, UNSENT)
+}
+
 /// Returns the bytes that have arrived, or `None` if the kernel does not report them.
 pub(super) fn received(stream: &TcpStream) -> Option<u64> {
     long(&ask(stream)?, RECEIVED)

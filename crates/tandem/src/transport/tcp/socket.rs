@@ -94,6 +94,26 @@ impl Facts for SharedSocket {
         let _ = SockRef::from(&*self.stream.borrow()).set_tcp_notsent_lowat(bytes);
     }
 
+    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let stream = self.stream.borrow();
+        let ask = || {
+            let has_room = info::has_room(&stream);
+            has_room
+                .then_some(())
+                .ok_or_else(|| io::ErrorKind::WouldBlock.into())
+        };
+        loop {
+            // The next write meets a failure and reports it.
+            if ready!(stream.poll_write_ready(cx)).is_err() {
+                return Poll::Ready(());
+            }
+            match stream.try_io(Interest::WRITABLE, ask) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                _ => return Poll::Ready(()),
+            }
+        }
+    }
+
     fn has_unacknowledged(&self) -> bool {
         info::has_unacknowledged(&self.stream.borrow())
     }
@@ -274,6 +294,37 @@ mod tests {
         let pending =
             std::future::poll_fn(|cx| std::task::Poll::Ready(ended.as_mut().poll(cx).is_pending()));
         assert!(pending.await, "an end is no reset");
+    }
+
+    /// A write appends to the last buffer of the kernel, of up to 64 KiB, without a look at the
+    /// limit.
+    #[tokio::test]
+    #[cfg(target_os = "linux")]
+    async fn socket_has_room_while_few_bytes_are_unsent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let mut far = TcpStream::connect(address).await.expect("connects");
+        let socket = Rc::new(SharedSocket {
+            stream: RefCell::new(listener.accept().await.expect("accepts").0),
+            failure: Cell::default(),
+        });
+        let mut near = SocketStream(Rc::clone(&socket));
+        socket.limit_unsent(16 << 10);
+        // Tokio would have a task that never waits yield.
+        let filling = tokio::task::unconstrained(std::future::poll_fn(|cx| {
+            let mut sent = 0;
+            while socket.poll_room(cx).is_ready()
+                && let Poll::Ready(count) = Pin::new(&mut near).poll_write(cx, &[1; 8 << 10])
+            {
+                sent += count.expect("takes some");
+            }
+            Poll::Ready(sent)
+        }));
+        let sent = filling.await;
+        let unsent = info::unsent(&socket.stream.borrow()).expect("Linux tells");
+        assert!(unsent <= 16 << 10, "{unsent}");
+        far.read_exact(&mut vec![0; sent]).await.expect("gets it");
+        std::future::poll_fn(|cx| socket.poll_room(cx)).await;
     }
 
     #[tokio::test]

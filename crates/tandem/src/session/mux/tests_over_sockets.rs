@@ -1,0 +1,88 @@
+//! Tests of sessions over sockets: how much a session leaves to the kernel.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use socket2::SockRef;
+use tandem_http::{MuxConfig, Priority, RequestHead, ResponseHead, Role, Scheme, SendBuf};
+use tandem_spdy::Version;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use super::core::Core;
+use super::{Multiplexed, MuxSession};
+use crate::carrier::Carrier;
+use crate::exchange::{Exchange, Peer, Reply};
+use crate::role_name::RoleName;
+use crate::session::{Drain, Serve};
+use crate::transport::tcp::{self, SocketOptions};
+
+/// The size of the response, of which both kernels hold a small part.
+const LONG: usize = 4 << 20;
+
+/// Returns both ends of a connection, of which the second receives little before it reads.
+async fn connected() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let far = TcpSocket::new_v4().expect("a socket");
+    far.set_recv_buffer_size(64 << 10).expect("an option");
+    let far = far.connect(listener.local_addr().expect("bound"));
+    let far = far.await.expect("connects");
+    (listener.accept().await.expect("accepts").0, far)
+}
+
+/// Linux appends to its last buffer of up to 64 KiB without a look at the limit.
+#[tokio::test(flavor = "current_thread")]
+async fn session_leaves_few_unsent_bytes_to_the_kernel() {
+    for protocol in [Multiplexed::H2, Multiplexed::Spdy(Version::V31)] {
+        let local = tokio::task::LocalSet::new();
+        let most = local.run_until(most_unsent(protocol)).await;
+        // The heads of frames are not counted.
+        let limit = SocketOptions::default().notsent_lowat + 1024;
+        assert!((1..limit).contains(&most), "{protocol:?}: {most}");
+    }
+}
+
+/// Returns the most unsent bytes of a server that sends a long response to a client which reads
+/// nothing.
+async fn most_unsent(protocol: Multiplexed) -> u32 {
+    let (near, mut far) = connected().await;
+    SocketOptions::default().apply(&near);
+    let watched = SockRef::from(&near).try_clone().expect("a descriptor");
+    let watched = TcpStream::from_std(watched.into()).expect("a socket");
+    let session = |role| {
+        let config = MuxConfig {
+            stream_window: 2 * LONG as u32,
+            session_window: 4 * LONG as u32,
+            ..MuxConfig::new(role)
+        };
+        MuxSession::new(protocol, config, RoleName::Gateway)
+    };
+    let stage =
+        Rc::new(|_: Exchange| Reply::ready(ResponseHead::new(200), Bytes::from(vec![0; LONG])));
+    let carrier = Carrier::Bytes(tcp::path(near));
+    let serving = session(Role::Server).serve(carrier, Peer::none(), stage, Drain::new());
+    let serving = tokio::task::spawn_local(serving);
+    let Core::Bytes(client) = session(Role::Client).new_core(Role::Client) else {
+        panic!("a session over one byte stream");
+    };
+    let head = RequestHead::get(Scheme::Http, "site.example", "/");
+    let mut out = SendBuf::new();
+    let opened = client.borrow_mut().open(&head, true, Priority::default());
+    opened.expect("room for a stream");
+    while client.borrow().wants_output() {
+        client.borrow_mut().poll_output(&mut out, usize::MAX);
+    }
+    let request = out.copy_to_bytes(out.remaining());
+    far.write_all(&request).await.expect("room");
+    let (mut most, mut full) = (0, 0);
+    // The limit holds at each moment. A longer look finds more of the moments.
+    while full < 50 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let unsent = tcp::unsent(&watched).expect("Linux tells");
+        most = most.max(unsent);
+        full += u32::from(unsent > 0);
+    }
+    serving.abort();
+    most
+}
