@@ -9,7 +9,7 @@ use std::io::IoSlice;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Buf;
 use tandem_http::{ByteMux, Event, Reason, Role, SendBuf};
@@ -512,7 +512,9 @@ impl<O: Owner> Driver<O> {
         }
         let facts = &**self.path.facts();
         let unsent = self.unsent.get_or_insert_with(|| Unsent::of(facts));
-        unsent.wrote(facts, written);
+        let refused = self.clock.stuck_since.take();
+        let refused = refused.map_or(Duration::ZERO, |since| since.elapsed());
+        unsent.wrote(facts, written, refused);
         let probe_rtt = self.probe_rtt.get_or_insert_with(|| ProbeRtt::of(facts));
         probe_rtt.wrote(facts);
         self.whole_writes = if self.out.is_empty() {
@@ -520,7 +522,6 @@ impl<O: Owner> Driver<O> {
         } else {
             0
         };
-        self.clock.stuck_since = None;
     }
 
     /// Enforces the session's time limits. It closes idle sessions and those without a first

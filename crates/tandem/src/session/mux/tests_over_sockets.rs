@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes};
 use socket2::SockRef;
 use tandem_http::{MuxConfig, Priority, RequestHead, ResponseHead, Role, Scheme, SendBuf};
 use tandem_spdy::Version;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::core::Core;
@@ -36,16 +36,26 @@ async fn connected() -> (TcpStream, TcpStream) {
 async fn session_leaves_few_unsent_bytes_to_the_kernel() {
     for protocol in [Multiplexed::H2, Multiplexed::Spdy(Version::V31)] {
         let local = tokio::task::LocalSet::new();
-        let most = local.run_until(most_unsent(protocol)).await;
+        let most = local.run_until(most_unsent(protocol, &[])).await;
         // The heads of frames are not counted.
         let limit = SocketOptions::default().notsent_lowat + 1024;
         assert!((1..limit).contains(&most), "{protocol:?}: {most}");
     }
 }
 
-/// Returns the most unsent bytes of a server that sends a long response to a client which reads
-/// nothing.
-async fn most_unsent(protocol: Multiplexed) -> u32 {
+#[tokio::test(flavor = "current_thread")]
+async fn session_leaves_few_unsent_bytes_if_a_path_slows() {
+    let slow = [64 << 10; 12];
+    let reads = [&[1 << 20], &slow[..]].concat();
+    let local = tokio::task::LocalSet::new();
+    let most = local.run_until(most_unsent(Multiplexed::H2, &reads)).await;
+    let limit = SocketOptions::default().notsent_lowat + 1024;
+    assert!((1..limit).contains(&most), "{most}");
+}
+
+/// Returns the most unsent bytes of a server that sends a long response to a client. The client
+/// does the `reads`, one in 50 ms, before the bytes are counted, and none later.
+async fn most_unsent(protocol: Multiplexed, reads: &[usize]) -> u32 {
     let (near, mut far) = connected().await;
     SocketOptions::default().apply(&near);
     let watched = SockRef::from(&near).try_clone().expect("a descriptor");
@@ -75,6 +85,10 @@ async fn most_unsent(protocol: Multiplexed) -> u32 {
     }
     let request = out.copy_to_bytes(out.remaining());
     far.write_all(&request).await.expect("room");
+    for count in reads {
+        far.read_exact(&mut vec![0; *count]).await.expect("gets it");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     let (mut most, mut full) = (0, 0);
     // The limit holds at each moment. A longer look finds more of the moments.
     while full < 50 {

@@ -3,8 +3,12 @@
 //!
 //! `TCP_NOTSENT_LOWAT` alone does not bound it. Linux heeds this limit only when a write begins a
 //! new buffer, and it fills the last buffer up to 64 KiB. The session therefore asks for room
-//! before it writes half of the limit. It asks no more often, because each question is a system
-//! call.
+//! before it writes half of the limit.
+//!
+//! Each question is a system call, and the smaller writes cost more calls. A session asks nothing
+//! while the path carries 64 KiB in 20 ms, since a full buffer then costs little time. This stays
+//! so when the session has nothing to send. It asks again after the socket has refused bytes for a
+//! noticeable time.
 //!
 //! Over BBR the limit of the socket follows the rate. With less, the socket can run dry before this
 //! process is scheduled again. BBR treats rates measured on a dry socket as limited by the
@@ -27,6 +31,17 @@ const SHARE: u64 = 96;
 /// The greatest limit in bytes. On faster paths the limit is not the bottleneck.
 const MOST: u32 = 256 << 10;
 
+/// The size up to which the kernel fills its last buffer. A limit of this size or more holds
+/// without questions.
+const BUFFER: u32 = 64 << 10;
+
+/// The bytes of one measurement that prove a rate at which the limit is a whole [`BUFFER`].
+const FAST: u64 = BUFFER as u64 / 2 * SHARE * SPAN.as_millis() as u64 / 1000;
+
+/// The shortest refusal after which the session asks for room. At 46 Mbit/s the kernel refuses
+/// bytes for this time after it has filled a buffer.
+const NOTICEABLE: Duration = Duration::from_millis(10);
+
 /// The fewest bytes between two questions for room, about a packet.
 const LEAST_ROOM: usize = 1 << 10;
 
@@ -39,6 +54,8 @@ pub(super) struct Unsent {
     current: u32,
     /// True if the limit of the socket follows the rate.
     sets: bool,
+    /// True if the session asks for room: the path is slow, or its rate is unknown.
+    asks: bool,
     /// The bytes that may be written before the path is asked for room again.
     room: usize,
     /// The beginning of the present measurement, and the bytes written since then.
@@ -62,6 +79,7 @@ impl Unsent {
             least,
             current: least,
             sets: true,
+            asks: true,
             room: 0,
             since: None,
             written: 0,
@@ -70,7 +88,7 @@ impl Unsent {
 
     /// Waits until the path has room. Returns the number of bytes that may be written.
     pub(super) fn poll_room(&mut self, path: &dyn Facts, cx: &mut Context<'_>) -> Poll<usize> {
-        if self.least == 0 {
+        if self.least == 0 || !self.asks {
             return Poll::Ready(usize::MAX);
         }
         let limit = self.current as usize;
@@ -81,14 +99,20 @@ impl Unsent {
         Poll::Ready(self.room)
     }
 
-    /// Counts bytes that the path has accepted, and sets a new limit when one is due.
-    pub(super) fn wrote(&mut self, path: &dyn Facts, count: usize) {
+    /// Counts bytes that the path has accepted, after it had `refused` them for some time. Sets a
+    /// new limit when one is due.
+    pub(super) fn wrote(&mut self, path: &dyn Facts, count: usize, refused: Duration) {
         self.room = self.room.saturating_sub(count);
         if self.least > 0
             && let Some(limit) = self.limit_after(count, Instant::now())
             && self.sets
         {
             path.limit_unsent(limit);
+        }
+        if self.current >= BUFFER || self.written >= FAST {
+            self.asks = false;
+        } else if refused >= NOTICEABLE {
+            self.asks = true;
         }
     }
 
@@ -166,8 +190,9 @@ mod tests {
     struct Connection {
         over_bbr: bool,
         limit: std::cell::Cell<u32>,
-        /// The number of questions for room. The third finds none.
+        /// The number of questions for room, and whether there is none.
         asked: std::cell::Cell<u32>,
+        full: std::cell::Cell<bool>,
     }
 
     impl Facts for Connection {
@@ -189,26 +214,32 @@ mod tests {
 
         fn poll_room(&self, _: &mut Context<'_>) -> Poll<()> {
             self.asked.set(self.asked.get() + 1);
-            if self.asked.get() == 3 {
+            if self.full.get() {
                 return Poll::Pending;
             }
             Poll::Ready(())
         }
     }
 
+    const fn connection(given: u32) -> Connection {
+        Connection {
+            over_bbr: false,
+            limit: std::cell::Cell::new(given),
+            asked: std::cell::Cell::new(0),
+            full: std::cell::Cell::new(false),
+        }
+    }
+
     /// Returns the limit of a connection after two megabytes were written to it within [`SPAN`].
     fn limit_after_much(over_bbr: bool, given: u32) -> u32 {
-        let limit = given.into();
-        let asked = 0.into();
         let connection = Connection {
             over_bbr,
-            limit,
-            asked,
+            ..connection(given)
         };
         let mut unsent = Unsent::of(&connection);
-        unsent.wrote(&connection, 1);
+        unsent.wrote(&connection, 1, Duration::ZERO);
         unsent.since = unsent.since.map(|since| since - SPAN);
-        unsent.wrote(&connection, 2_000_000);
+        unsent.wrote(&connection, 2_000_000, Duration::ZERO);
         connection.limit.get()
     }
 
@@ -222,25 +253,45 @@ mod tests {
     #[test]
     fn session_asks_for_room_before_half_of_the_limit() {
         let cx = &mut Context::from_waker(std::task::Waker::noop());
-        let connection = |given: u32| Connection {
-            over_bbr: false,
-            limit: given.into(),
-            asked: 0.into(),
-        };
         let path = connection(LEAST);
         let mut unsent = Unsent::of(&path);
         let half = LEAST as usize / 2;
         assert_eq!(unsent.poll_room(&path, cx), Poll::Ready(half));
-        unsent.wrote(&path, 100);
+        unsent.wrote(&path, 100, Duration::ZERO);
         assert_eq!(unsent.poll_room(&path, cx), Poll::Ready(half - 100));
         assert_eq!(path.asked.get(), 1, "small writes share a question");
-        unsent.wrote(&path, half - 100);
+        unsent.wrote(&path, half - 100, Duration::ZERO);
         assert_eq!(unsent.poll_room(&path, cx), Poll::Ready(half));
-        unsent.wrote(&path, 2 * half);
+        unsent.wrote(&path, 2 * half, Duration::ZERO);
+        path.full.set(true);
         assert_eq!(unsent.poll_room(&path, cx), Poll::Pending);
         let path = connection(u32::MAX);
         let mut unsent = Unsent::of(&path);
         assert_eq!(unsent.poll_room(&path, cx), Poll::Ready(usize::MAX));
         assert_eq!(path.asked.get(), 0, "there is no limit");
+    }
+
+    #[test]
+    fn session_asks_for_room_only_on_a_slow_path() {
+        let path = connection(LEAST);
+        let mut unsent = Unsent::of(&path);
+        let half = LEAST as usize / 2;
+        let asks = |unsent: &mut Unsent, refused| {
+            let before = path.asked.get();
+            for _ in 0..50 {
+                unsent.wrote(&path, half, refused);
+                let cx = &mut Context::from_waker(std::task::Waker::noop());
+                assert!(unsent.poll_room(&path, cx).is_ready());
+            }
+            path.asked.get() - before
+        };
+        unsent.since = Some(Instant::now() + Duration::from_secs(60));
+        assert_eq!(asks(&mut unsent, Duration::ZERO), 38, "unknown, then fast");
+        unsent.written = 0;
+        assert_eq!(asks(&mut unsent, NOTICEABLE / 2), 0, "after a silence");
+        unsent.written = 0;
+        assert_eq!(asks(&mut unsent, NOTICEABLE), 38, "slow, then fast");
+        unsent.current = BUFFER;
+        assert_eq!(asks(&mut unsent, NOTICEABLE), 0, "a large limit");
     }
 }
