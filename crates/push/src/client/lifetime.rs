@@ -19,9 +19,13 @@ pub(super) const MAX_UNSPECIFIED_WAIT: Duration = Duration::from_secs(30);
 /// The time for which a document that must not be stored waits for its request.
 const MAX_HANDING_OVER: Duration = Duration::from_secs(2);
 
-/// The silence that ends a page load: no request and no push. A document that is requested within
-/// this time after the beginning of a load belongs to it, since a redirect may have led there.
+/// The silence that ends a page load: no request and no push.
 const LOAD_GAP: Duration = Duration::from_secs(3);
+
+/// The time for which pushes outlast the request for another document. It may be a frame or the
+/// target of a redirect, and another tab may still load. A page on a slow path takes several
+/// seconds.
+const PAGE_GRACE: Duration = Duration::from_secs(10);
 
 /// The use that a response permits without another request to its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,11 +130,16 @@ impl PageLoad {
         self.last = self.last.max(now);
     }
 
-    /// Records the request for a document that no push of this load has answered. It begins another
-    /// page load, even if an earlier page still makes requests.
-    pub(super) fn note_page(&mut self, now: Instant) {
-        if now.saturating_duration_since(self.began) > LOAD_GAP {
-            self.began = now;
+    /// Records the request for a document that no push of this load has answered. It ends the load
+    /// for earlier responses, even if an earlier page still makes requests. A reload wants newer
+    /// ones than those of the page before.
+    pub(super) fn note_page(&mut self, now: Instant, is_reload: bool) {
+        let grace = match is_reload {
+            true if now.saturating_duration_since(self.began) > LOAD_GAP => Duration::ZERO,
+            _ => PAGE_GRACE,
+        };
+        if let Some(began) = now.checked_sub(grace) {
+            self.began = self.began.max(began);
         }
     }
 
@@ -222,17 +231,27 @@ mod tests {
     }
 
     #[test]
-    fn load_begins_with_a_page() {
+    fn page_ends_the_load_of_old_responses() {
         let start = Instant::now();
         let mut load = PageLoad::new(start);
-        for (second, begins) in [(1, false), (3, false), (4, true), (6, false)] {
+        for (second, is_reload, began) in [
+            (4, false, 0),
+            (10, false, 0),
+            (13, false, 3),
+            (14, true, 14),
+            (17, true, 14),
+            (18, true, 18),
+        ] {
             let now = start + secs(second);
-            load.note(now);
-            load.note_page(now);
-            assert_eq!(load.began == now, begins, "after {second} s");
+            // Other requests keep the load going.
+            for second in 0..=second {
+                load.note(start + secs(second));
+            }
+            load.note_page(now, is_reload);
+            assert_eq!(load.began, start + secs(began), "after {second} s");
         }
-        let end = start + secs(6);
-        assert!(load.is_after(start + secs(3), end) && !load.is_after(start + secs(4), end));
+        let end = start + secs(18);
+        assert!(load.is_after(start + secs(17), end) && !load.is_after(end, end));
     }
 
     #[test]

@@ -42,7 +42,8 @@ impl PushStore {
         let is_next = may_begin && self.is_next_page(asked);
         let served = self.choose(now, asked, complete_only);
         if may_begin && (served.is_none() || is_next) {
-            self.load.note_page(now);
+            let is_reload = RequestPolicy::of(&asked.fields).wants_validation();
+            self.load.note_page(now, is_reload);
         }
         served
     }

@@ -83,9 +83,18 @@ fn response_under_way_serves_a_reload() {
 /// Returns whether a push that must be validated serves a request 15 s after the page, which the
 /// page's other requests have kept loading. A document is requested in between.
 fn serves_after(document: &[(&str, &str)], pushed_document: Option<&[(&str, &str)]>) -> bool {
+    serves_at(14, document, pushed_document)
+}
+
+/// Returns the same for a document that is requested after `wait` seconds.
+fn serves_at(
+    wait: u64,
+    document: &[(&str, &str)],
+    pushed_document: Option<&[(&str, &str)]>,
+) -> bool {
     let mut scene = Scene::new(LIMITS);
     scene.push("/a", &[("cache-control", "no-cache")], "x");
-    for _ in 0..14 {
+    for _ in 0..wait {
         scene.now += secs(1);
         scene.ask("/other");
     }
@@ -119,4 +128,21 @@ fn request_for_a_page_ends_the_load_before_it() {
     assert!(serves_after(&[plain[0], ("purpose", "prefetch")], None));
     assert!(serves_after(&plain, Some(&[])), "behind a redirect");
     assert!(!serves_after(&plain, Some(&[(NEXT_PAGE_FIELD, "1")])));
+}
+
+/// A page of a slow path requests its frames, and a user opens other tabs, while it loads. Over
+/// plain HTTP, frames look like pages.
+#[test]
+fn frame_or_tab_leaves_the_pushes_of_a_load() {
+    let plain = ("accept", "text/html");
+    for (wait, fields, expected) in [
+        (6, &[plain][..], true),
+        (10, &[plain], true),
+        (11, &[plain], false),
+        (6, &[("sec-fetch-dest", "document")], true),
+        (3, &[plain, ("cache-control", "max-age=0")], true),
+        (4, &[plain, ("cache-control", "max-age=0")], false),
+    ] {
+        assert_eq!(serves_at(wait, fields, None), expected, "{wait} {fields:?}");
+    }
 }
