@@ -17,8 +17,9 @@ use crate::wire::{ASKED_AS_FIELD, ASKED_FIELD, Fate, NEXT_PAGE_FIELD, RequestHas
 /// gateway.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time after its head for which a complete response of an origin counts as validated.
-const VALIDATED_FOR: Duration = Duration::from_secs(2);
+/// The time after its head for which a complete response of an origin counts as validated. A page
+/// on a slow path needs several seconds to request its resources.
+const VALIDATED_FOR: Duration = Duration::from_secs(10);
 
 /// The name of one push in its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -212,6 +213,8 @@ impl KeptPush {
     ///
     /// A response from the origin for the load under way counts as validated while it arrives (RFC
     /// 9113 section 8.4.2), and for a moment after its head. Only such a response serves a reload.
+    /// The answer to a push with the same demand counts as well if a cache on the way gave it: the
+    /// request itself would get that answer.
     pub(super) fn keeps_limits(
         &self,
         now: Instant,
@@ -224,13 +227,15 @@ impl KeptPush {
         let Some(response) = self.response.as_ref().filter(|_| has_limits) else {
             return true;
         };
+        let has_same_demand =
+            self.has_own_fields && RequestPolicy::of(&self.request.fields).wants_validation();
         // A cache on the way has stored a response with an age, if only for less than a second.
-        let is_stored = response.head.fields.contains("age");
+        let is_stored = response.head.fields.contains("age") && !has_same_demand;
         let is_new =
             is_arriving || now.saturating_duration_since(response.arrived) <= VALIDATED_FOR;
         let is_validated = is_new && !is_stored && !load.is_after(response.arrived, now);
-        if directives.wants_validation() && !is_validated {
-            return false;
+        if directives.wants_validation() {
+            return is_validated;
         }
         let resident = match is_validated {
             true => Duration::ZERO,

@@ -75,6 +75,19 @@ fn data_is_validated_if_the_last_request_wanted_that() {
     }
 }
 
+/// The cache of a site ignores the demand, as it would for the script's own request.
+#[test]
+fn validated_data_of_a_cached_site_is_pushed_once() {
+    const URL: &str = "http://a.test/items.json";
+    let fields = [("accept", "*/*"), ("cache-control", "max-age=0")];
+    let mut pair = taught(true, URL, &fields);
+    let aged = data().with("cache-control", "max-age=60").with("age", "20");
+    pair.serve(URL, aged);
+    pair.get(PAGE, NAVIGATION);
+    let (reply, asked) = pair.get(URL, &fields);
+    assert!(reply.is_pushed && asked.is_empty());
+}
+
 /// The request for the target would have another `Accept`.
 #[test]
 fn redirect_of_pushed_data_is_left_to_the_browser() {

@@ -25,13 +25,13 @@ fn serves(pushed: &[(&str, &str)], wait: Duration, directives: &str) -> bool {
 fn request_limits_the_age_of_a_push() {
     for (pushed, wait, directives, expected) in [
         (&NEW[..], 0, "max-age=0", true),
-        (&NEW, 2, "max-age=0", true),
-        (&NEW, 3, "max-age=0", false),
+        (&NEW, 10, "max-age=0", true),
+        (&NEW, 11, "max-age=0", false),
         (&YOUNG, 0, "max-age=0", false),
         (&STORED, 0, "max-age=0", false),
-        (&NEW, 2, "max-age=1", true),
-        (&NEW, 6, "max-age=5", false),
-        (&NEW, 6, "max-age=6", true),
+        (&NEW, 10, "max-age=1", true),
+        (&NEW, 11, "max-age=10", false),
+        (&NEW, 11, "max-age=11", true),
         (&STORED, 0, "max-age=19", false),
         (&STORED, 0, "max-age=20", true),
         (&STORED, 5, "max-age=24", false),
@@ -43,6 +43,31 @@ fn request_limits_the_age_of_a_push() {
     ] {
         let found = serves(pushed, secs(wait), directives);
         assert_eq!(found, expected, "{pushed:?} {wait} {directives}");
+    }
+}
+
+/// The cache of the origin's host ignores the demand, as it would for the request itself.
+#[test]
+fn answer_to_the_same_demand_serves_a_reload() {
+    let reload = ("cache-control", "max-age=0");
+    for (demand, has_own_fields, expected) in [
+        (&[reload][..], true, true),
+        (&[reload], false, false),
+        (&[("cache-control", "max-age=9")], true, false),
+    ] {
+        let mut scene = Scene::new(LIMITS);
+        let mut request = get("/a");
+        for (name, value) in demand {
+            request.fields.push(*name, *value);
+        }
+        let promised = scene.store.on_promise(scene.now, request, has_own_fields);
+        let Intake::Read(id) = promised else {
+            panic!("the push was cancelled");
+        };
+        scene.store.on_head(scene.now, id, ok(&STORED));
+        scene.store.on_end(id, true);
+        let found = scene.ask_with("/a", reload).is_some();
+        assert_eq!(found, expected, "{demand:?} {has_own_fields}");
     }
 }
 
