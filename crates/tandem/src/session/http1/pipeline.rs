@@ -513,7 +513,8 @@ impl Http1Client {
         };
         let response = async {
             let response = reader.heads(&mut path, sink).await?;
-            if matches!(response.framing, Framing::UntilClose) {
+            // No request follows a document, so the end of one says nothing about others.
+            if matches!(response.framing, Framing::UntilClose) && is_pipelinable(exchange) {
                 traits.refuse();
                 if self.close_line() {
                     return Err(used_up());

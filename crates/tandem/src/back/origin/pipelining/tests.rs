@@ -119,6 +119,21 @@ fn response_that_the_connection_ends_is_read_alone() {
 }
 
 #[test]
+fn document_that_a_close_ends_leaves_pipelining_on() {
+    run(async {
+        let scene = Scene::new(REGULAR, 1);
+        scene.begin().await;
+        scene.behaviour.set(Behaviour {
+            closes_open: true,
+            ..REGULAR
+        });
+        let document = scene.fetch_with("/open", &[("accept", "text/html,*/*")]);
+        scene.expect("/open", document).await;
+        assert_eq!(scene.depth(), 2);
+    });
+}
+
+#[test]
 fn only_a_scout_follows_the_last_request() {
     run(async {
         // Many connections reach their ends together.
