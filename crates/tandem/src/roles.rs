@@ -20,6 +20,8 @@ mod push_lane;
 mod relay;
 mod scope;
 mod solo;
+#[cfg(all(test, target_os = "linux"))]
+mod tests_over_sockets;
 
 use std::rc::Rc;
 use std::sync::Arc;

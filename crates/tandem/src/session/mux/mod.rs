@@ -42,8 +42,6 @@ mod streams_clock;
 mod tests;
 #[cfg(test)]
 mod tests_over_paths;
-#[cfg(all(test, target_os = "linux"))]
-mod tests_over_sockets;
 mod unread;
 mod unsent;
 mod upload;

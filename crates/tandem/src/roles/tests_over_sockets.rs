@@ -1,20 +1,22 @@
-//! Tests of sessions over sockets: how much a session leaves to the kernel.
+//! Tests of sessions over sockets: how much a session leaves to the kernel. Sessions and transports
+//! do not know each other, so the roles test both together.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use socket2::SockRef;
-use tandem_http::{MuxConfig, Priority, RequestHead, ResponseHead, Role, Scheme, SendBuf};
+use tandem_http::{
+    ByteMux, MuxConfig, Priority, RequestHead, ResponseHead, Role, Scheme, SendBuf, h2,
+};
 use tandem_spdy::Version;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use super::core::Core;
-use super::{Multiplexed, MuxSession};
 use crate::carrier::Carrier;
 use crate::exchange::{Exchange, Peer, Reply};
 use crate::role_name::RoleName;
+use crate::session::mux::{Multiplexed, MuxSession};
 use crate::session::{Drain, Serve};
 use crate::transport::tcp::{self, SocketOptions};
 
@@ -60,28 +62,31 @@ async fn most_unsent(protocol: Multiplexed, reads: &[usize]) -> u32 {
     SocketOptions::default().apply(&near);
     let watched = SockRef::from(&near).try_clone().expect("a descriptor");
     let watched = TcpStream::from_std(watched.into()).expect("a socket");
-    let session = |role| {
-        let config = MuxConfig {
-            stream_window: 2 * LONG as u32,
-            session_window: 4 * LONG as u32,
-            ..MuxConfig::new(role)
-        };
-        MuxSession::new(protocol, config, RoleName::Gateway)
+    let config = |role| MuxConfig {
+        stream_window: 2 * LONG as u32,
+        session_window: 4 * LONG as u32,
+        ..MuxConfig::new(role)
     };
+    let session = MuxSession::new(protocol, config(Role::Server), RoleName::Gateway);
     let stage =
         Rc::new(|_: Exchange| Reply::ready(ResponseHead::new(200), Bytes::from(vec![0; LONG])));
     let carrier = Carrier::Bytes(tcp::path(near));
-    let serving = session(Role::Server).serve(carrier, Peer::none(), stage, Drain::new());
+    let serving = session.serve(carrier, Peer::none(), stage, Drain::new());
     let serving = tokio::task::spawn_local(serving);
-    let Core::Bytes(client) = session(Role::Client).new_core(Role::Client) else {
-        panic!("a session over one byte stream");
+    let config = config(Role::Client);
+    let mut client: Box<dyn ByteMux> = match protocol {
+        Multiplexed::Spdy(version) => {
+            let config = tandem_spdy::Config::new(config, version);
+            Box::new(tandem_spdy::Connection::new(config))
+        }
+        _ => Box::new(h2::Connection::new(config)),
     };
     let head = RequestHead::get(Scheme::Http, "site.example", "/");
     let mut out = SendBuf::new();
-    let opened = client.borrow_mut().open(&head, true, Priority::default());
+    let opened = client.open(&head, true, Priority::default());
     opened.expect("room for a stream");
-    while client.borrow().wants_output() {
-        client.borrow_mut().poll_output(&mut out, usize::MAX);
+    while client.wants_output() {
+        client.poll_output(&mut out, usize::MAX);
     }
     let request = out.copy_to_bytes(out.remaining());
     far.write_all(&request).await.expect("room");
