@@ -78,8 +78,8 @@ fn reordering_is_not_taken_for_loss() {
     }
 }
 
-/// The tolerance of reordering grows to the delays of the path, and packets that are 129 late or more
-/// are no duplicates.
+/// The tolerance of reordering grows to the delays of the path, and packets that are 129 late or
+/// more are no duplicates.
 #[test]
 fn connections_adapt_to_reordering() {
     let cases = [
