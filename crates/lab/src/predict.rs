@@ -73,6 +73,20 @@ impl LogArgs {
     }
 }
 
+/// The end of a user's session.
+#[derive(Debug, Args)]
+struct SessionArgs {
+    /// A longer pause between two requests of a user starts a new session
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 3600.0,
+        allow_negative_numbers = true,
+        value_parser = seconds
+    )]
+    session_timeout: f64,
+}
+
 /// Arguments of `predict replay`.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
@@ -84,15 +98,8 @@ pub struct ReplayArgs {
     /// Least probability to push (not for auto, which follows from omega)
     #[arg(long, value_name = "P", default_value_t = 0.5, allow_negative_numbers = true, value_parser = threshold)]
     threshold: f64,
-    /// A longer pause between two requests of a user starts a new session
-    #[arg(
-        long,
-        value_name = "S",
-        default_value_t = 3600.0,
-        allow_negative_numbers = true,
-        value_parser = seconds
-    )]
-    session_timeout: f64,
+    #[command(flatten)]
+    sessions: SessionArgs,
     /// Do not push resources that the user requested in earlier sessions
     #[arg(long)]
     keep_history: bool,
@@ -207,15 +214,8 @@ pub struct LearnArgs {
     /// Further state files to take in
     #[arg(long, value_name = "FILE")]
     merge: Vec<PathBuf>,
-    /// A longer pause between two requests of a user starts a new session
-    #[arg(
-        long,
-        value_name = "S",
-        default_value_t = 3600.0,
-        allow_negative_numbers = true,
-        value_parser = seconds
-    )]
-    session_timeout: f64,
+    #[command(flatten)]
+    sessions: SessionArgs,
 }
 
 /// Arguments of `predict tune`.

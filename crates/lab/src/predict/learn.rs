@@ -29,7 +29,7 @@ pub(super) fn run(args: &LearnArgs) -> Result<(), PredictError> {
         let sessions = Sessions::cut(
             &log,
             &log.records,
-            milliseconds(args.session_timeout),
+            milliseconds(args.sessions.session_timeout),
             false,
         );
         let mut watching = AutoReplay::new(&log, &options, auto);

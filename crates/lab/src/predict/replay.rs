@@ -59,7 +59,7 @@ fn tally(logs: &[LoadedLog], sample: &LogSample, args: &ReplayArgs) -> Result<Ta
     let sessions = Sessions::cut(
         log,
         records,
-        milliseconds(args.session_timeout),
+        milliseconds(args.sessions.session_timeout),
         args.ignore_mobile,
     );
     if args.algorithm.documented().is_some() {
