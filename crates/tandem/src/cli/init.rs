@@ -435,8 +435,7 @@ mod tests {
                 .contains("solo = \"direct\"")
         );
         for (at, role) in SetUp::value_variants().iter().enumerate() {
-            let value = role.to_possible_value().expect("a name");
-            let line = format!("\n  {} {} ", at + 1, value.get_name());
+            let line = format!("\n  {} {} ", at + 1, fit::name(*role));
             assert!(ROLE.text.contains(&line), "{line}");
         }
     }

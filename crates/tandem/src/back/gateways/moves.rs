@@ -66,7 +66,8 @@ impl Source {
     /// still another address at a later look.
     fn has_moved(&self, address: Network) -> bool {
         let before = self.address.get();
-        if before.is_some() && before != address {
+        let has_moved = before.is_some() && before != address;
+        if has_moved {
             let pause = match self.moved.get() {
                 Some((at, pause)) if at.elapsed() < pause => return false,
                 Some((at, pause)) if at.elapsed() < 2 * MOST_PAUSE => (2 * pause).min(MOST_PAUSE),
@@ -75,7 +76,7 @@ impl Source {
             self.moved.set(Some((Instant::now(), pause)));
         }
         self.address.set(address);
-        before.is_some() && before != address
+        has_moved
     }
 }
 

@@ -76,7 +76,8 @@ pub(super) fn check(args: &InitArgs, role: Option<SetUp>) -> Result<(), String> 
     Err(format!("{flag} is for {names}, not {given}: leave it out"))
 }
 
-fn name(role: SetUp) -> String {
+/// Returns the name of a set-up on the command line.
+pub(super) fn name(role: SetUp) -> String {
     let value = role.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
