@@ -44,6 +44,20 @@ fn held(scene: &mut Scene, page: ResponseId) -> Vec<(String, FetchId)> {
     held
 }
 
+/// Begins a page with 40 images, all of which are held.
+fn with_forty_held() -> (Scene, ResponseId, Vec<(String, FetchId)>) {
+    let mut scene = Scene::new(Config {
+        fetches: 100,
+        first_fetches: 100,
+        ..Config::default()
+    });
+    assert!(scene.gateway.open_companion(true));
+    let images = (0..40).map(|at| format!("<img src=/{at}>"));
+    let page = begin_returning(&mut scene, "/page", &images.collect::<String>());
+    let held = held(&mut scene, page);
+    (scene, page, held)
+}
+
 fn fetch_of(held: &[(String, FetchId)], path: &str) -> FetchId {
     let found = held.iter().find(|(own, _)| own == path);
     found.expect("it was promised").1
@@ -217,15 +231,7 @@ fn copy_of_a_held_resource_needs_no_further_promise() {
 
 #[test]
 fn claims_grow_with_the_signs_of_a_page() {
-    let mut scene = Scene::new(Config {
-        fetches: 100,
-        first_fetches: 100,
-        ..Config::default()
-    });
-    assert!(scene.gateway.open_companion(true));
-    let images = (0..40).map(|at| format!("<img src=/{at}>"));
-    let page = begin_returning(&mut scene, "/page", &images.collect::<String>());
-    let held = held(&mut scene, page);
+    let (mut scene, page, held) = with_forty_held();
     for (path, count) in [("/39", 8), ("/38", 16)] {
         scene.report(Fate::Late, path);
         assert_eq!(begun(&mut scene), [path]);
@@ -253,15 +259,7 @@ fn claims_of_one_burst_count_on_both_sides_of_a_head() {
         (100, false, 0),
         (100, true, 0),
     ] {
-        let mut scene = Scene::new(Config {
-            fetches: 100,
-            first_fetches: 100,
-            ..Config::default()
-        });
-        assert!(scene.gateway.open_companion(true));
-        let images = (0..40).map(|at| format!("<img src=/{at}>"));
-        let page = begin_returning(&mut scene, "/page", &images.collect::<String>());
-        let held = held(&mut scene, page);
+        let (mut scene, _, held) = with_forty_held();
         let (first, second) = (fetch_of(&held, "/0"), fetch_of(&held, "/1"));
         scene.report(Fate::Late, "/0");
         assert_eq!(begun(&mut scene), ["/0"]);

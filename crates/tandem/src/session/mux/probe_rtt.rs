@@ -241,6 +241,17 @@ mod tests {
         times.filter_map(step).collect()
     }
 
+    /// Returns the states of a control that starts after each restart, at most until a time.
+    fn starting_until(end: u64) -> impl Fn(&ProbeRtt, u64) -> BbrState {
+        move |probe, at| BbrState {
+            phase: match probe.limited && at < end {
+                true => BbrPhase::Starting,
+                false => BbrPhase::Steady,
+            },
+            ..steady()
+        }
+    }
+
     /// Returns the steps of twelve seconds in one state.
     fn steps_in(state: BbrState) -> Vec<(u64, Step)> {
         let now = Instant::now();
@@ -302,13 +313,7 @@ mod tests {
     fn rate_is_limited_until_the_control_has_started() {
         let now = Instant::now();
         let mut probe = ProbeRtt::starting_at(true, now);
-        let steps = steps_within(&mut probe, now, 0..12, |probe, at| BbrState {
-            phase: match probe.limited && at < 9500 {
-                true => BbrPhase::Starting,
-                false => BbrPhase::Steady,
-            },
-            ..steady()
-        });
+        let steps = steps_within(&mut probe, now, 0..12, starting_until(9500));
         let expected = [(7000, Step::Restart(120_000)), (9600, Step::Lift)];
         assert_eq!(steps, expected);
     }
@@ -449,13 +454,7 @@ mod tests {
     fn control_tries_a_higher_rate_between_two_restarts() {
         let now = Instant::now();
         let mut probe = ProbeRtt::starting_at(true, now);
-        let steps = steps_within(&mut probe, now, 0..16, |probe, at| BbrState {
-            phase: match probe.limited && at < 12_000 {
-                true => BbrPhase::Starting,
-                false => BbrPhase::Steady,
-            },
-            ..steady()
-        });
+        let steps = steps_within(&mut probe, now, 0..16, starting_until(12_000));
         // The last look at the start is at 11.8 s, and a cycle takes 3.92 s.
         let [first, second] = [7000, 15_800].map(|at| (at, Step::Restart(120_000)));
         assert_eq!(steps, [first, (12_000, Step::Lift), second]);

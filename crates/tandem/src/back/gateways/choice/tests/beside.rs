@@ -235,14 +235,19 @@ fn dial_from_a_lost_network_is_repeated() {
     });
 }
 
+/// Returns a way through a proxy, which has no address of its gateway, and a pool of it alone.
+pub(super) fn through_a_proxy() -> (Rc<Way>, Rc<Gateways>) {
+    let way = Rc::new(Way::new(50 * MS, false));
+    let own = Rc::clone(&way);
+    let gateways = vec![gateway(move |_| connect(&own), WayEntry::default())];
+    (way, Gateways::new(gateways, LIMITS, None))
+}
+
 /// A new circuit has a price, and the acknowledgements are those of the proxy.
 #[test]
 fn session_through_a_proxy_is_not_replaced() {
     run(async {
-        let way = Rc::new(Way::new(50 * MS, false));
-        let own = Rc::clone(&way);
-        let gateways = vec![gateway(move |_| connect(&own), WayEntry::default())];
-        let pool = Gateways::new(gateways, LIMITS, None);
+        let (way, pool) = through_a_proxy();
         way.is_blocked.set(true);
         let request = RequestHead::get(Scheme::Http, "site.example", "/");
         let mut reply = ToGateway(pool).call(Exchange::internal(request));

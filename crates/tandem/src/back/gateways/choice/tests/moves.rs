@@ -1,6 +1,6 @@
 //! Tests of sessions over TCP whose machine moves to another network.
 
-use super::beside::{begin, lose, on_tcp};
+use super::beside::{begin, lose, on_tcp, through_a_proxy};
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -186,10 +186,7 @@ fn pool_that_drains_asks_its_sessions_after_a_move() {
 #[test]
 fn session_through_a_proxy_is_not_asked_after_a_move() {
     run(async {
-        let way = Rc::new(Way::new(50 * MS, false));
-        let own = Rc::clone(&way);
-        let gateways = vec![gateway(move |_| connect(&own), WayEntry::default())];
-        let pool = Gateways::new(gateways, LIMITS, None);
+        let (way, pool) = through_a_proxy();
         pool.source.set(network_of);
         way.answers_at.set(Some(([127, 0, 0, 1], 9050).into()));
         way.has_body.set(true);
