@@ -27,6 +27,18 @@ const UNPACED_STARTUP: f64 = 2.0;
 const UNPACED_CRUISE: f64 = 1.1;
 /// The pacing gains of one cycle of bandwidth probing, one each round trip.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// The gain of the first phase after probes that found bandwidth: one, two and more in a row.
+const FURTHER_PROBES: [f64; 3] = [1.25, 1.5, 2.0];
+/// The share of a probe's excess by which the bandwidth grows at least if the probe has found some.
+/// A delivery rate covers a round trip, and so part of the time before the probe.
+const FOUND_SHARE: f64 = 0.6;
+/// The phase after start-up: a round trip later, bandwidth is probed. The rate of a mobile link may
+/// have grown since the rounds that ended start-up.
+const FIRST_PHASE: usize = 7;
+/// The phase at whose end all of the probe's acknowledgements have arrived.
+const JUDGED_PHASE: usize = 2;
+/// The round trips after which the queue of a further probe is not waited for any more.
+const MOST_DRAINING: u32 = 4;
 /// A margin below the estimated rate, which keeps the queue short (section 2.5).
 const MARGIN: f64 = 0.99;
 /// The rounds over which the bandwidth is a maximum.
@@ -92,6 +104,10 @@ pub struct Bbr {
     ceiling: Option<u64>,
     before: Option<Option<u64>>,
     restored_window: u64,
+    /// The bandwidth before the latest probe.
+    probed: Option<u64>,
+    /// The probes in a row that found bandwidth.
+    found: usize,
 }
 
 impl Bbr {
@@ -115,6 +131,8 @@ impl Bbr {
             ceiling: None,
             before: None,
             restored_window: 0,
+            probed: None,
+            found: 0,
         }
     }
 
@@ -139,7 +157,7 @@ impl Bbr {
         let gain = match self.state {
             State::Startup => UNPACED_STARTUP,
             State::Drain => 1.0,
-            State::Cruise { phase, .. } => CYCLE[phase].max(1.0) * UNPACED_CRUISE,
+            State::Cruise { phase, .. } => self.cruise_gain(phase).max(1.0) * UNPACED_CRUISE,
             State::ProbeRtt { .. } => return self.window(),
         };
         if self.bandwidth() == 0 {
@@ -187,7 +205,7 @@ impl Bbr {
         let gain = match self.state {
             State::Startup => STARTUP_GAIN,
             State::Drain => DRAIN_GAIN,
-            State::Cruise { phase, .. } => CYCLE[phase],
+            State::Cruise { phase, .. } => self.cruise_gain(phase),
             State::ProbeRtt { .. } => 1.0,
         };
         let bandwidth = self.bandwidth();
@@ -346,22 +364,59 @@ impl Bbr {
             State::Startup if self.is_full => self.state = State::Drain,
             State::Drain if sample.in_flight <= self.product(1.0) => {
                 if self.is_full {
-                    self.cruise(now, 2);
+                    self.cruise(now, FIRST_PHASE);
                 } else {
                     self.state = State::Startup;
                 }
             }
             State::Cruise { phase, since } => {
                 let rtt = self.min_rtt.map_or(sample.smoothed_rtt, |(_, rtt)| rtt);
-                let over = now.saturating_sub(since) >= rtt;
-                let drained = CYCLE[phase] < 1.0 && sample.in_flight <= self.product(1.0);
-                if over || drained {
-                    self.cruise(now, (phase + 1) % CYCLE.len());
+                let time = now.saturating_sub(since);
+                let is_over = if CYCLE[phase] < 1.0 {
+                    let most = if self.found > 0 { MOST_DRAINING } else { 1 };
+                    time >= most * rtt || sample.in_flight <= self.product(1.0)
+                } else {
+                    time >= rtt
+                };
+                if is_over {
+                    self.end_phase(phase, sample);
                 }
             }
             State::Startup | State::Drain | State::ProbeRtt { .. } => {}
         }
         self.probe_rtt(sample);
+    }
+
+    /// Begins the next phase of the cycle. A larger probe follows at once if a probe has found
+    /// bandwidth without a queue, since the rate of a mobile link may grow several times in a
+    /// second. The draft goes on with its probe then (section 5.3.3).
+    fn end_phase(&mut self, phase: usize, sample: &AckSample) {
+        let mut next = (phase + 1) % CYCLE.len();
+        if phase == JUDGED_PHASE {
+            let least = 1.0 + FOUND_SHARE * (self.cruise_gain(0) - 1.0);
+            let has_found = self
+                .probed
+                .take()
+                .is_some_and(|before| self.bandwidth() as f64 >= least * before as f64);
+            if has_found && !has_queue(sample) {
+                self.found += 1;
+                next = 0;
+            } else {
+                self.found = 0;
+            }
+        }
+        if next == 0 {
+            self.probed = Some(self.bandwidth());
+        }
+        self.cruise(sample.now, next);
+    }
+
+    /// Returns the pacing gain of a phase.
+    fn cruise_gain(&self, phase: usize) -> f64 {
+        match phase {
+            0 => FURTHER_PROBES[self.found.min(FURTHER_PROBES.len() - 1)],
+            _ => CYCLE[phase],
+        }
     }
 
     fn cruise(&mut self, since: Duration, phase: usize) {
@@ -377,6 +432,7 @@ impl Bbr {
             self.state = State::ProbeRtt { until };
             if until.is_some_and(|until| now >= until) {
                 self.min_rtt = Some((now, self.min_rtt.map_or(sample.min_rtt, |(_, rtt)| rtt)));
+                (self.probed, self.found) = (None, 0);
                 if self.is_full {
                     self.cruise(now, 2);
                 } else {
@@ -402,9 +458,7 @@ impl Bbr {
     }
 
     fn grow(&mut self, sample: &AckSample) {
-        let has_queue = sample.rtt.is_some_and(|rtt| {
-            rtt > sample.min_rtt + (sample.min_rtt / QUEUE_SHARE).max(QUEUE_LEAST)
-        });
+        let has_queue = has_queue(sample);
         let target = self.product(if self.is_full || has_queue {
             WINDOW_GAIN
         } else {
@@ -434,162 +488,11 @@ impl Bbr {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::DeliveryRate;
-    use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
-    const SEGMENT: u64 = 1000;
-
-    fn ack(now: Duration, rate: u64, in_flight: u64) -> AckSample {
-        AckSample {
-            now,
-            acked: 10 * SEGMENT,
-            in_flight,
-            rtt: Some(100 * MS),
-            min_rtt: 100 * MS,
-            smoothed_rtt: 100 * MS,
-            rate: Some(DeliveryRate {
-                bytes_per_second: rate,
-                app_limited: false,
-            }),
-            round_start: true,
-            after_idle: false,
-            window_limited: true,
-            round_limited: true,
-        }
-    }
-
-    /// Rounds at a steady rate of 1 MB/s.
-    fn cruising() -> Bbr {
-        let mut bbr = Bbr::new(10 * SEGMENT, SEGMENT);
-        for round in 1..=10 {
-            bbr.on_ack(&ack(100 * MS * round, 1_000_000, 90 * SEGMENT));
-        }
-        bbr
-    }
-
-    #[test]
-    fn bbr_doubles_the_initial_window_if_little_is_sent() {
-        let mut bbr = Bbr::new(10 * SEGMENT, SEGMENT);
-        for round in 1..=8 {
-            let mut sample = ack(100 * MS * round, 20_000, 0);
-            sample.acked = 2 * SEGMENT;
-            sample.window_limited = false;
-            sample.rate = Some(DeliveryRate {
-                bytes_per_second: 20_000,
-                app_limited: true,
-            });
-            bbr.on_ack(&sample);
-            let expected = (10 + 2 * u64::from(round)).min(20) * SEGMENT;
-            assert_eq!((bbr.window(), bbr.unpaced_window()), (expected, expected));
-        }
-    }
-
-    #[test]
-    fn bbr_leaves_startup_when_bandwidth_stays() {
-        let bbr = cruising();
-        assert!(
-            bbr.is_full && matches!(bbr.state, State::Cruise { .. }),
-            "{bbr:?}"
-        );
-        // Twice 1 MB/s x 100 ms, and two segments.
-        assert_eq!(bbr.product(1.0), 100_000);
-        assert!(bbr.window() <= 202_000);
-    }
-
-    #[test]
-    fn bbr_keeps_its_rate_under_random_loss() {
-        let mut bbr = cruising();
-        let rate = bbr.bandwidth();
-        for round in 11..40 {
-            bbr.on_congestion();
-            bbr.on_lost(200);
-            bbr.on_ack(&ack(100 * MS * round, 1_000_000, 90 * SEGMENT));
-        }
-        assert_eq!((bbr.bandwidth(), bbr.bound), (rate, None));
-    }
-
-    #[test]
-    fn bbr_lowers_its_bound_under_heavy_loss_and_recovers() {
-        let mut bbr = cruising();
-        bbr.on_congestion();
-        bbr.on_lost(20 * SEGMENT);
-        bbr.on_ack(&ack(1100 * MS, 1_000_000, 90 * SEGMENT));
-        let bound = bbr.bound.expect("a bound after a fifth was lost");
-        assert!(bbr.window() <= bound);
-        for round in 12..20 {
-            bbr.on_ack(&ack(100 * MS * round, 1_000_000, 90 * SEGMENT));
-        }
-        assert_eq!(bbr.bound, None);
-    }
-
-    #[test]
-    fn bbr_takes_a_mark_for_congestion() {
-        let mut bbr = cruising();
-        bbr.on_mark();
-        bbr.on_ack(&ack(1100 * MS, 1_000_000, 130 * SEGMENT));
-        assert_eq!(
-            bbr.bound,
-            Some(100_000),
-            "the product of rate and round trip"
-        );
-        bbr.on_ack(&ack(1200 * MS, 1_000_000, 100 * SEGMENT));
-        assert_eq!(bbr.bound, Some(125_000), "a round without a mark raises it");
-        let mut starting = Bbr::new(10 * SEGMENT, SEGMENT);
-        starting.on_mark();
-        starting.on_ack(&ack(100 * MS, 100_000, 10 * SEGMENT));
-        assert!(starting.is_full, "{starting:?}");
-    }
-
-    #[test]
-    fn bbr_drains_and_starts_up_after_a_retreat() {
-        let mut bbr = cruising();
-        let (window, threshold) = (25 * SEGMENT, 70 * SEGMENT);
-        bbr.reduce(Reduced { window, threshold });
-        assert_eq!((bbr.window(), bbr.state), (window, State::Drain));
-        // The rate of the window over the round trip, and not the measured one.
-        assert_eq!(bbr.bandwidth(), 250_000);
-        let mut sample = ack(1100 * MS, 0, 60 * SEGMENT);
-        sample.rate = None;
-        bbr.on_ack(&sample);
-        assert_eq!(bbr.state, State::Drain, "more than the window is in flight");
-        sample.in_flight = 20 * SEGMENT;
-        bbr.on_ack(&sample);
-        assert_eq!(bbr.state, State::Startup);
-        for round in 12..17 {
-            let rate = bbr.window() * 10;
-            bbr.on_ack(&ack(100 * MS * round, rate, bbr.window()));
-            assert!(bbr.window() <= threshold, "{bbr:?}");
-        }
-        assert_eq!((bbr.window(), bbr.bandwidth()), (threshold, 700_000));
-    }
-
-    #[test]
-    fn bbr_measures_the_round_trip_with_little_in_flight() {
-        let mut bbr = cruising();
-        let mut low = u64::MAX;
-        for round in 11..120u32 {
-            let mut sample = ack(100 * MS * round, 1_000_000, bbr.window().min(90 * SEGMENT));
-            sample.rtt = Some(120 * MS);
-            bbr.on_ack(&sample);
-            low = low.min(bbr.window());
-        }
-        assert!(low <= 60 * SEGMENT, "{low}");
-    }
-
-    #[test]
-    fn bbr_measures_no_round_trip_after_an_idle_time() {
-        let mut bbr = cruising();
-        let window = bbr.window();
-        let mut sample = ack(30_000 * MS, 1_000_000, 50 * SEGMENT);
-        sample.after_idle = true;
-        bbr.on_ack(&sample);
-        sample = ack(30_010 * MS, 1_000_000, 90 * SEGMENT);
-        sample.rtt = Some(120 * MS);
-        bbr.on_ack(&sample);
-        assert!(!matches!(bbr.state, State::ProbeRtt { .. }), "{bbr:?}");
-        assert!(bbr.window() >= window);
-    }
+/// Returns true if the newest round trip shows a queue.
+fn has_queue(sample: &AckSample) -> bool {
+    let least = sample.min_rtt + (sample.min_rtt / QUEUE_SHARE).max(QUEUE_LEAST);
+    sample.rtt.is_some_and(|rtt| rtt > least)
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@ use tandem_link::LinkConfig;
 use tandem_link::delay::{Jitter, Shape};
 use tandem_link::loss::Loss;
 use tandem_link::queue::QueueLimits;
+use tandem_link::rate::{Rate, Trace};
 use tandem_tunnel::{Algorithm, Config, Coupling, StreamId};
 
 use crate::path::{MS, Path};
@@ -264,4 +265,20 @@ fn quiet_stream_does_not_wait_for_others_losses() {
     assert!(ratio <= 1.02, "{ratio:.3}");
     let ratio = quiet_ratio(Coupling::Coupled, Algorithm::Cubic, 0.001);
     assert!(ratio <= 1.25, "{ratio:.3}");
+}
+
+/// A user of a mobile link moves, and its rate grows fourfold.
+#[test]
+fn bbr_follows_a_rate_that_grows() {
+    let trace = Trace::parse("3s 4mbit\n60s 16mbit").expect("a trace");
+    let link = LinkConfig {
+        delay: 30 * MS,
+        rate: Rate::Trace(trace.into()),
+        ..link(16, 0.0)
+    };
+    let mut path = Path::new(&config(Coupling::Coupled, Algorithm::Bbr), &link, 1);
+    let bulk = Bulk::new(&mut path, 1);
+    let before = bulk.run(&mut path, 3000 * MS);
+    let goodput = bulk.run(&mut path, 2000 * MS);
+    assert!(goodput > 11.0, "{before} Mbit/s, and {goodput} afterwards");
 }
