@@ -75,7 +75,8 @@ pub struct Config {
     pub offered_streams: u32,
     /// The largest receive window of a stream in bytes; at most 64 MiB.
     pub max_window: u64,
-    /// The bytes that one stream buffers before they are acknowledged.
+    /// The bytes that one stream buffers before they are acknowledged. A loss keeps the bytes of at
+    /// least another round trip.
     pub send_buffer: u64,
     /// The largest datagram to try, in bytes of payload.
     pub max_datagram: usize,
@@ -96,7 +97,7 @@ impl Default for Config {
             first_window: 256 << 10,
             offered_streams: 0,
             max_window: 16 << 20,
-            send_buffer: 4 << 20,
+            send_buffer: 16 << 20,
             max_datagram: 1452,
             keep_alive: None,
             idle_timeout: Duration::from_secs(120),

@@ -282,3 +282,17 @@ fn bbr_follows_a_rate_that_grows() {
     let goodput = bulk.run(&mut path, 2000 * MS);
     assert!(goodput > 11.0, "{before} Mbit/s, and {goodput} afterwards");
 }
+
+/// A lost segment keeps the bytes after it in the send buffer for at least another round trip.
+#[test]
+fn one_stream_fills_a_fast_satellite_with_losses() {
+    let link = LinkConfig {
+        delay: 200 * MS,
+        ..link(100, 0.01)
+    };
+    let mut path = Path::new(&config(Coupling::Coupled, Algorithm::Bbr), &link, 1);
+    let bulk = Bulk::new(&mut path, 1);
+    bulk.run(&mut path, 6000 * MS);
+    let goodput = bulk.run(&mut path, 8000 * MS);
+    assert!(goodput > 60.0, "{goodput} Mbit/s");
+}
