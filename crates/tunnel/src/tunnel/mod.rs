@@ -376,7 +376,7 @@ impl Tunnel {
             self.starved.insert(id.0);
         }
         let stream = self.stream(id)?;
-        stream.send.write(data.split_to(taken));
+        stream.send.write_part(data, taken);
         if stream.send.is_blocked() {
             self.control.blocked.insert(id.0);
         }

@@ -5,6 +5,7 @@ mod fair;
 mod faults;
 mod first_flight;
 mod late;
+mod memory;
 mod offers;
 mod opening;
 mod outages;
