@@ -15,6 +15,10 @@ use crate::metrics::METRICS;
 /// connection.
 const TRIES: usize = 3;
 
+/// The time after which an attempt that found no free stream counts as a wait. A session that takes
+/// no new requests fails at once.
+const WAITED: Duration = Duration::from_secs(1);
+
 /// The time until the response begins, over all attempts. It counts from the first attempt that may
 /// use a connection, so the wait for the first one does not count.
 pub(super) struct Patience {
@@ -39,6 +43,11 @@ impl Patience {
         self.end.set(Some(end));
     }
 
+    /// Returns whether the time is over.
+    fn is_over(&self) -> bool {
+        self.end() <= Instant::now()
+    }
+
     /// Returns the end of the time, which runs from now at the latest.
     fn end(&self) -> Instant {
         self.begin();
@@ -60,13 +69,22 @@ impl Origin {
         sink: &mut Sink,
     ) -> Result<(), Error> {
         let patience = Patience::new(self.protocols.http1.response_timeout);
+        let mut begun = Instant::now();
         let mut tried = self.attempt(exchange, key, false, &patience, sink).await;
-        for _ in 1..TRIES {
-            let Err(error) = &tried else { break };
-            if sink.is_used() || !is_repeatable(error, exchange) || !exchange.body.rewind() {
+        let mut failures = 0;
+        while let Err(error) = &tried {
+            let is_repeatable = is_repeatable(error, exchange);
+            // An origin with few streams answers its requests in turn.
+            let has_waited = error.kind == Kind::Full && begun.elapsed() >= WAITED;
+            failures += usize::from(!has_waited);
+            if failures == TRIES || patience.is_over() {
                 break;
             }
-            METRICS.exchanges_retried.add(1);
+            if sink.is_used() || !is_repeatable || !exchange.body.rewind() {
+                break;
+            }
+            METRICS.exchanges_retried.add(u64::from(!has_waited));
+            begun = Instant::now();
             tried = Box::pin(self.repeat(exchange, key, &patience, sink)).await;
         }
         tried

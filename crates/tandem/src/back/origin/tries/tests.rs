@@ -22,10 +22,28 @@ const GIVEN_UP: Duration = Duration::from_secs(50);
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A session that never responds, if it is silent.
+/// The time that a session waits for a stream.
+const STREAM_WAIT: Duration = Duration::from_secs(7);
+
+/// The behaviour of a session.
+#[derive(Clone, Copy)]
+enum Script {
+    Responds,
+    /// It never responds.
+    Silent,
+    /// Other exchanges use all of its streams until this time.
+    Taken(Instant),
+    /// It takes no new exchanges.
+    Closing,
+}
+
 struct Scripted {
-    is_silent: bool,
+    script: Script,
     is_over: Cell<bool>,
+}
+
+fn full() -> Error {
+    Error::new(Kind::Full, Side::Peer, "no stream is free").with_retry(Retry::Safe)
 }
 
 impl FakeSession for Scripted {
@@ -35,11 +53,25 @@ impl FakeSession for Scripted {
         sink: &'a mut Sink,
     ) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            if self.is_silent {
-                tokio::time::sleep(GIVEN_UP).await;
-                self.is_over.set(true);
-                let error = Error::new(Kind::Timeout, Side::Peer, "the other end does not respond");
-                return Err(error.with_retry(Retry::IfIdempotent));
+            match self.script {
+                Script::Responds => {}
+                Script::Silent => {
+                    tokio::time::sleep(GIVEN_UP).await;
+                    self.is_over.set(true);
+                    let error =
+                        Error::new(Kind::Timeout, Side::Peer, "the other end does not respond");
+                    return Err(error.with_retry(Retry::IfIdempotent));
+                }
+                Script::Taken(until) => {
+                    let wait = tokio::time::sleep_until(until);
+                    if tokio::time::timeout(STREAM_WAIT, wait).await.is_err() {
+                        return Err(full());
+                    }
+                }
+                Script::Closing => {
+                    self.is_over.set(true);
+                    return Err(full());
+                }
             }
             sink.send(Part::Head(ResponseHead::new(200))).await;
             Ok(())
@@ -65,6 +97,19 @@ impl Chunks for Text {
 /// Sends a request to an origin with silent sessions. Returns the status of the response, the time
 /// until it came, and the number of sessions.
 async fn ask(silent: usize, method: Method, text: &'static str) -> (u16, Duration, usize) {
+    let script = move |number| match number <= silent {
+        true => Script::Silent,
+        false => Script::Responds,
+    };
+    ask_sessions(script, method, text).await
+}
+
+/// Sends a request to an origin whose sessions have these scripts by their number, as [`ask`].
+async fn ask_sessions(
+    script: impl Fn(usize) -> Script + 'static,
+    method: Method,
+    text: &'static str,
+) -> (u16, Duration, usize) {
     let begun = Rc::<Cell<usize>>::default();
     let transport = no_transport();
     let transports = OriginTransports {
@@ -83,7 +128,7 @@ async fn ask(silent: usize, method: Method, text: &'static str) -> (u16, Duratio
             move |_: CarrierFuture<'static>| {
                 begun.set(begun.get() + 1);
                 let session = Scripted {
-                    is_silent: begun.get() <= silent,
+                    script: script(begun.get()),
                     is_over: Cell::new(false),
                 };
                 Rc::new(session) as Rc<dyn Connected>
@@ -103,8 +148,8 @@ async fn ask(silent: usize, method: Method, text: &'static str) -> (u16, Duratio
     let mut reply: Reply = ToOrigin(origin).call(exchange);
     let status = match reply.part().await {
         Some(Ok(Part::Head(head))) => head.status,
-        // The front answers a timeout with this status.
-        Some(Err(error)) if error.kind == Kind::Timeout => 504,
+        // The front answers a timeout or a limit with this status.
+        Some(Err(error)) => error.status(),
         other => panic!("{other:?}"),
     };
     (status, start.elapsed(), begun.get())
@@ -124,5 +169,34 @@ fn silent_sessions_share_one_limit_of_the_response() {
 fn upload_is_not_repeated_after_a_silence() {
     run(async {
         assert_eq!(ask(9, Method::Put, "text").await, (504, GIVEN_UP, 1));
+    });
+}
+
+/// An origin may allow one stream at a time.
+#[test]
+fn request_waits_for_a_stream_up_to_the_time_limit() {
+    run(async {
+        let taken_for = |time| {
+            let until = Instant::now() + time;
+            move |_| Script::Taken(until)
+        };
+        let late = LIMIT - STREAM_WAIT / 2;
+        for (method, text) in [(Method::Get, ""), (Method::Post, "text")] {
+            let asked = ask_sessions(taken_for(late), method, text).await;
+            assert_eq!(asked, (200, late, 1));
+        }
+        let asked = ask_sessions(taken_for(2 * LIMIT), Method::Get, "").await;
+        assert_eq!(asked, (504, LIMIT, 1));
+        let asked = ask_sessions(taken_for(2 * LIMIT), Method::Post, "text").await;
+        // An upload has no limit of its own, so its last wait is a whole one.
+        assert_eq!(asked, (503, 9 * STREAM_WAIT, 1));
+    });
+}
+
+#[test]
+fn sessions_that_take_no_requests_are_tried_few_times() {
+    run(async {
+        let asked = ask_sessions(|_| Script::Closing, Method::Get, "").await;
+        assert_eq!(asked, (503, Duration::ZERO, TRIES));
     });
 }
