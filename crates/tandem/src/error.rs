@@ -29,6 +29,8 @@ pub enum Kind {
     Dns,
     /// The other end broke the protocol.
     Protocol,
+    /// The other end requires HTTP/1.1.
+    Http11Required,
     /// The connection ended before the message did.
     Truncated,
     /// The exchange or connection was reset.
@@ -227,7 +229,7 @@ impl Error {
             Kind::Timeout => "connection_timeout",
             Kind::Unreachable => "destination_unavailable",
             Kind::Dns => "dns_error",
-            Kind::Protocol => "http_protocol_error",
+            Kind::Protocol | Kind::Http11Required => "http_protocol_error",
             Kind::Truncated => "http_response_incomplete",
             Kind::Reset => "connection_terminated",
             Kind::Loop => "proxy_loop_detected",
@@ -245,6 +247,7 @@ impl Error {
         match self.kind {
             Kind::Busy | Kind::Full => Reason::Refused,
             Kind::BadRequest => Reason::Protocol,
+            Kind::Http11Required => Reason::Http11Required,
             Kind::ConnectionRefused
             | Kind::Unreachable
             | Kind::Dns

@@ -107,8 +107,12 @@ impl Connection {
             .map(|(id, _)| *id)
             .collect();
         refused.sort_unstable();
+        let why = match reason {
+            Reason::Http11Required => reason,
+            _ => Reason::Refused,
+        };
         for id in refused {
-            self.abandon(id, Some(Reason::Refused));
+            self.abandon(id, Some(why));
         }
         self.flood.charge_idle();
         Ok(())

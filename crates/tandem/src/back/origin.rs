@@ -6,6 +6,7 @@
 //! origin shares its connections among all sessions.
 
 mod binding;
+mod http1_required;
 mod of_session;
 mod permit;
 mod pipelining;
@@ -37,6 +38,7 @@ pub use reach::{OriginProtocols, OriginTransports};
 pub use to_origin::ToOrigin;
 
 use binding::{Binding, Bound};
+use http1_required::Http1Origins;
 use permit::Permit;
 use pipelining::Pipelines;
 use tries::{Patience, no_answer};
@@ -112,6 +114,7 @@ pub struct Origin {
     /// The authority that last passed the check of a reverse gateway. Most requests repeat it.
     served: Cell<String>,
     pool: RefCell<Pool>,
+    http1_origins: Http1Origins,
     /// The limits of connections to each origin, if requests may be pipelined.
     connection_limits: OnceCell<LimitsOfOrigin>,
     pipelines: Pipelines,
@@ -192,6 +195,7 @@ impl Origin {
             fixed,
             served: Cell::default(),
             pool,
+            http1_origins: Http1Origins::default(),
             connection_limits: OnceCell::new(),
             pipelines: Pipelines::default(),
         });
@@ -216,6 +220,7 @@ impl Origin {
         pool.binding.end_session(session);
         self.pipelines.end_session(session);
         pool.multiplexed.close(|key| key.session == session);
+        self.http1_origins.retain(|key| key.session != session);
     }
 
     /// Closes the idle connections of a session to one target above the number to `keep`.
@@ -324,11 +329,10 @@ impl Origin {
         if self.protocols.always.is_some() {
             return Box::pin(self.over_fixed(exchange, key, patience, sink)).await;
         }
-        // A WebSocket needs a separate connection: few origins support extended CONNECT (RFC 8441).
-        let is_upgrade = exchange.request.protocol.is_some();
+        let needs_http1 = self.needs_http1(exchange, key);
         // The streams of a shared session are limited for each session of a client.
         let is_shared = self.starts.is_some();
-        if !is_shared && let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {
+        if !is_shared && let Some(session) = self.multiplexed(key).filter(|_| !needs_http1) {
             METRICS.origin_reused.add(1);
             patience.begin();
             return Box::pin(self.over(&*session, exchange, sink)).await;
@@ -337,7 +341,7 @@ impl Origin {
         patience.begin();
         // While this exchange waited, another exchange may have found that the origin supports
         // HTTP/2.
-        if let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {
+        if let Some(session) = self.multiplexed(key).filter(|_| !needs_http1) {
             let _permit = permit.filter(|_| is_shared);
             METRICS.origin_reused.add(1);
             return Box::pin(self.over(&*session, exchange, sink)).await;
@@ -354,7 +358,7 @@ impl Origin {
             None => {
                 self.make_room(key.session);
                 let dialling = ORIGIN_DIAL.start();
-                let path = if self.binds_late(key) && !fresh && !is_upgrade {
+                let path = if self.binds_late(key) && !fresh && !needs_http1 {
                     match self.bind(exchange, key).await? {
                         Bound::New(path) => path,
                         Bound::Kept(connection) => {

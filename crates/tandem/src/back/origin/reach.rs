@@ -78,11 +78,11 @@ pub struct OriginProtocols {
 impl Origin {
     /// Dials the origin of `key` for a separate connection.
     pub(super) async fn dial(&self, exchange: &Exchange, key: &PoolKey) -> Result<Path, Error> {
-        let is_upgrade = exchange.request.protocol.is_some();
+        let needs_http1 = self.needs_http1(exchange, key);
         let (scheme, target) = &*key.origin;
         let transport = match scheme {
             Scheme::Http => &self.transports.plain,
-            Scheme::Https if is_upgrade => &self.transports.secure_http1,
+            Scheme::Https if needs_http1 => &self.transports.secure_http1,
             Scheme::Https => &self.transports.secure,
         };
         transport

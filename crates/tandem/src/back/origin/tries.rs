@@ -73,7 +73,7 @@ impl Origin {
         let mut tried = self.attempt(exchange, key, false, &patience, sink).await;
         let mut failures = 0;
         while let Err(error) = &tried {
-            let is_repeatable = is_repeatable(error, exchange);
+            let is_repeatable = self.changes_to_http1(key, error) || is_repeatable(error, exchange);
             // An origin with few streams answers its requests in turn.
             let has_waited = error.kind == Kind::Full && begun.elapsed() >= WAITED;
             failures += usize::from(!has_waited);

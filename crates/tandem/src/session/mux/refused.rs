@@ -35,6 +35,11 @@ pub(super) fn reset_error(reason: Reason, other_end: Side) -> Error {
             Retry::Never,
             "the far end could not connect or lost its connection",
         ),
+        Reason::Http11Required => (
+            Kind::Http11Required,
+            Retry::Safe,
+            "the other end requires HTTP/1.1",
+        ),
         Reason::Cancel | Reason::NoError => {
             (Kind::Reset, Retry::Never, "the exchange was cancelled")
         }
