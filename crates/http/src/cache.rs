@@ -47,7 +47,7 @@ pub use encoding::accepts_content_encoding;
 pub use policy::{Freshness, Receipt, ResponsePolicy, is_heuristically_cacheable};
 pub use reuse::{RequestPolicy, Reuse};
 
-use crate::Method;
+use crate::{Method, RequestHead, ResponseHead, Scheme};
 
 /// The kind of cache that a decision is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,9 +99,47 @@ pub const fn invalidates(method: &Method, status: u16) -> bool {
     !is_safe(method) && status >= 200 && status < 400
 }
 
+/// The data of an origin that its responses can make clients forget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SiteData {
+    /// The responses that caches have stored.
+    Cache,
+    /// The cookies.
+    Cookies,
+}
+
+/// Returns true if a response makes clients forget data of its origin (Clear Site Data section
+/// 3.1). The field means nothing over plain HTTP, where anyone could have written it.
+pub fn clears(data: SiteData, request: &RequestHead, head: &ResponseHead) -> bool {
+    let name = match data {
+        SiteData::Cache => "\"cache\"",
+        SiteData::Cookies => "\"cookies\"",
+    };
+    let names = |name| head.fields.has_token("clear-site-data", name);
+    request.scheme == Scheme::Https && (names(name) || names("\"*\""))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn response_over_tls_clears_the_data_that_it_names() {
+        for (scheme, value, expected) in [
+            (Scheme::Https, "\"cache\"", (true, false)),
+            (Scheme::Https, "\"storage\", \"cookies\"", (false, true)),
+            (Scheme::Https, "\"*\"", (true, true)),
+            (Scheme::Https, "cache, cookies, *", (false, false)),
+            (Scheme::Http, "\"*\"", (false, false)),
+        ] {
+            let request = RequestHead::get(scheme, "a.test", "/");
+            let mut head = ResponseHead::new(200);
+            head.fields.push("clear-site-data", value);
+            let clears = |data| clears(data, &request, &head);
+            let cleared = (clears(SiteData::Cache), clears(SiteData::Cookies));
+            assert_eq!(cleared, expected, "{scheme:?} {value}");
+        }
+    }
 
     #[test]
     fn unsafe_success_invalidates_stored_answers() {

@@ -18,6 +18,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tandem_http::cache::{SiteData, clears};
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::{Kind, Need, Referrer};
 
@@ -72,19 +73,20 @@ impl Gateway {
         };
         let treatment = self.treatment_of(now, id, &url, request);
         let cookies = self.cookies_after(now, request, head);
-        if cookies != Cookies::Unchanged {
+        let are_cleared = clears(SiteData::Cookies, request, head);
+        if are_cleared || cookies != Cookies::Unchanged {
             // Early requests at the next visit would precede these cookies.
             self.end_revisit(now, id);
+            let are_deleted = match cookies {
+                Cookies::Changed(changes) => changes.delete_any(&cookies_of(&request.fields)),
+                _ => false,
+            };
             if let Some(visits) = &self.visits {
                 let mut visits = visits.lock();
-                match cookies {
+                match are_cleared || are_deleted {
                     // The user may have logged out.
-                    Cookies::Changed(changes)
-                        if changes.delete_any(&cookies_of(&request.fields)) =>
-                    {
-                        visits.forget_site(&request.authority);
-                    }
-                    _ => visits.forget(&url),
+                    true => visits.forget_site(&request.authority),
+                    false => visits.forget(&url),
                 }
             }
             return;
@@ -115,8 +117,9 @@ impl Gateway {
         request: &RequestHead,
         head: &ResponseHead,
     ) {
-        let changes = self.changes_of(now, request, head) != Cookies::Unchanged;
-        if changes && let Some(visits) = &self.visits {
+        let are_changed = self.changes_of(now, request, head) != Cookies::Unchanged;
+        let may_end_login = are_changed || clears(SiteData::Cookies, request, head);
+        if may_end_login && let Some(visits) = &self.visits {
             visits.lock().forget_site(&request.authority);
         }
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tandem_http::cache::{RequestPolicy, validation};
+use tandem_http::cache::{RequestPolicy, SiteData, clears, validation};
 use tandem_http::{Method, RequestHead, ResponseHead};
 
 use super::changed_cookies::ChangedBy;
@@ -153,11 +153,16 @@ impl Gateway {
         let Some(request) = response.request.take() else {
             return Interest::default();
         };
+        let is_page = response.page.is_some();
+        if clears(SiteData::Cache, &request, head) {
+            // No response from before is repeated.
+            self.handle_unsafe_request();
+        }
         if request.method != Method::Get {
             self.note_head_of_change(now, &request, head);
             return Interest::default();
         }
-        let is_confirmed = head.status == 304 && response.page.is_some();
+        let is_confirmed = head.status == 304 && is_page;
         if !is_confirmed && (head.status != 200 || !DocumentReader::is_html(head)) {
             self.end_revisit(now, id);
         }

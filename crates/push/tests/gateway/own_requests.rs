@@ -166,11 +166,13 @@ fn visit_without_the_last_cookies_repeats_nothing() {
     }
 }
 
+/// The cookies of a login and of a language.
+const KEPT: (&str, &str) = ("cookie", "id=1; language=en");
+
 /// A cookie that the user keeps, such as one of the language, does not hide a logout.
 #[test]
 fn response_that_ends_a_login_ends_visits() {
-    let kept = ("cookie", "id=1; language=en");
-    let fields: Vec<_> = NAVIGATION.iter().copied().chain([kept]).collect();
+    let fields: Vec<_> = NAVIGATION.iter().copied().chain([KEPT]).collect();
     let deleted = Some("id=; Max-Age=0; Domain=a.test");
     for (host, is_form, is_page, cookie, expected) in [
         ("www.a.test", false, false, deleted, 1),
@@ -191,8 +193,8 @@ fn response_that_ends_a_login_ends_visits() {
             None => response,
         };
         let mut pair = pair(&[(PAGE, gallery()), (&logout, response)]);
-        visit(&mut pair, Some(kept.1));
-        part_with(&mut pair, Some(kept.1));
+        visit(&mut pair, Some(KEPT.1));
+        part_with(&mut pair, Some(KEPT.1));
         match is_form {
             true => pair.post(&logout, &opened(&fields)),
             false => pair.send(&logout, &opened(&fields)),
@@ -205,6 +207,32 @@ fn response_that_ends_a_login_ends_visits() {
             expected,
             "{logout} {is_form} {is_page} {cookie:?}"
         );
+    }
+}
+
+/// A site can delete all cookies without their names.
+#[test]
+fn response_that_clears_cookies_ends_visits() {
+    let fields: Vec<_> = NAVIGATION.iter().copied().chain([KEPT]).collect();
+    for (is_page, cleared, expected) in [
+        (false, "\"cache\", \"cookies\"", 1),
+        (true, "\"*\"", 1),
+        (false, "\"storage\"", 2),
+        (true, "\"storage\"", 2),
+    ] {
+        let response = match is_page {
+            true => gallery(),
+            false => redirect(PAGE),
+        };
+        let response = response.with("clear-site-data", cleared);
+        let mut pair = pair(&[(PAGE, gallery()), ("https://a.test/logout", response)]);
+        visit(&mut pair, Some(KEPT.1));
+        part_with(&mut pair, Some(KEPT.1));
+        pair.send("https://a.test/logout", &opened(&fields));
+        pair.run();
+        pair.take_asked();
+        let asked = visit(&mut pair, Some(KEPT.1));
+        assert_eq!(asked.len(), expected, "{is_page} {cleared}");
     }
 }
 

@@ -1,5 +1,7 @@
 //! Scenes of requests that cross the promise of their resource.
 
+use std::time::Duration;
+
 use crate::origin::Page;
 use crate::pair::Pair;
 use crate::{NAVIGATION, fresh_image, html, image};
@@ -86,4 +88,20 @@ fn response_is_repeated_if_caches_may_use_it() {
     pair.gateway.handle_unsafe_request();
     let asked = pair.load("http://b.test/d.png", &referrer);
     assert_eq!(asked, ["http://b.test/d.png"], "it may have changed");
+}
+
+/// A site clears its responses, such as at a logout.
+#[test]
+fn no_response_is_repeated_after_a_site_was_cleared() {
+    let referrer = [("referer", "http://a.test/")];
+    for (cleared, expected) in [("\"storage\"", 0), ("\"cache\"", 1)] {
+        let mut pair = with_promise_on_its_way(fresh_image());
+        let logout = "https://b.test/logout";
+        pair.serve(logout, image().with("clear-site-data", cleared));
+        pair.send(logout, &referrer);
+        pair.run_for(Duration::from_millis(500));
+        assert_eq!(pair.take_asked().len(), 1);
+        let asked = pair.load("http://b.test/d.png", &referrer);
+        assert_eq!(asked.len(), expected, "{cleared}: {asked:?}");
+    }
 }

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tandem_cache::{Key, Sharing};
-use tandem_http::cache::is_safe;
+use tandem_http::cache::{SiteData, clears, is_safe};
 use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 use tandem_push::site::{first_party, site_of};
 
@@ -113,8 +113,7 @@ impl Stage for CacheStage {
 impl CacheSession {
     /// Removes the responses of a user if its site demands that (Clear Site Data section 3.1).
     fn clear_if_told(&self, request: &RequestHead, head: &ResponseHead) {
-        let names = |name| head.fields.has_token("clear-site-data", name);
-        if request.scheme == Scheme::Https && (names("\"cache\"") || names("\"*\"")) {
+        if clears(SiteData::Cache, request, head) {
             let owner = self.owner(request.scheme);
             if owner.number != 0 {
                 self.cache.remove_group(&owner.group(""));

@@ -22,8 +22,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tandem_http::cache::is_safe;
-use tandem_http::{Method, RequestHead, ResponseHead};
+use tandem_http::cache::{SiteData, clears, is_safe};
+use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 use tandem_push::client::{StoreLimits, preload_link};
 use tandem_push::fetch_standard::is_navigation;
 use tandem_push::wire::{CROSSED_FIELD, NextPush, PUSH_FIELD, Treatment};
@@ -199,7 +199,8 @@ impl PushedShared {
             self.open_companion(&isolation, mark);
         }
         let is_local = self.options.is_gateway_local;
-        let is_noted = self.options.digest || is_local || !is_safe(&request.method);
+        let may_change = !is_safe(&request.method) || request.scheme == Scheme::Https;
+        let is_noted = self.options.digest || is_local || may_change;
         Reply::new(Observed {
             request: is_noted.then(|| request.clone()),
             hints: Vec::new(),
@@ -378,6 +379,9 @@ impl Observed {
                 let digest = shared.digest(&self.isolation);
                 let now = Instant::now().into_std();
                 digest.note(now, request, head);
+            }
+            if clears(SiteData::Cache, request, head) {
+                shared.invalidate(&self.isolation, request);
             }
         }
         self.note_change();

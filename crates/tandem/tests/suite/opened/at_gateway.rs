@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::sync::Mutex;
 
 use super::*;
-use crate::harness::start_relay;
+use crate::harness::{start_relay, wait_for};
 use crate::roundtrips::lumps;
 
 const TOKEN: &str = "a-token-of-some-length";
@@ -366,4 +366,48 @@ fn gateway_pushes_resources_of_opened_pages() {
         assert!(status.contains("detail=pushed"), "{path}: {status}");
     }
     assert!(told.try_recv().is_err(), "each resource was requested once");
+}
+
+/// A response can make the client forget the responses of its site, such as at a logout.
+#[test]
+fn cleared_site_gets_no_earlier_push() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let scene = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            let path = asked.line.split(' ').nth(1).unwrap().to_owned();
+            let fields = match path.as_str() {
+                // The cookie shows a first visit.
+                "/page" => {
+                    "Content-Type: text/html\r\nSet-Cookie: first=1; Secure\r\n\
+                     Link: </a.css>; rel=preload; as=style"
+                }
+                "/logout" => "Clear-Site-Data: \"cache\", \"storage\"",
+                _ => "Content-Type: text/css\r\nCache-Control: max-age=600",
+            };
+            let length = path.len();
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\n{fields}\r\nContent-Length: {length}\r\n\r\n{path}"
+            ));
+            tell.send(path).unwrap();
+        }
+    });
+    let public = Public::new("gateway-clear");
+    let site = Site::new("h2", &public.identity("good"), &scene);
+    for (path, is_cleared) in [("/other", false), ("/logout", true)] {
+        let pair = entrusting(&public, &[&site]);
+        let client = TlsClient::trusting(Trust::Local);
+        let stream = client.connect(&public, &pair, &site.authority()).unwrap();
+        let mut browser = Browser::over(stream);
+        let id = browser.open(&early::navigation(&site.url("/page")), true);
+        assert_eq!(browser.response(id).status(), 200);
+        let asked = wait_for(&told, 2);
+        assert_eq!(asked, ["/a.css", "/page"], "the style sheet is pushed");
+        assert_eq!(browser.get(&site.url(path)).status(), 200);
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), path);
+        let mut style = get(&site.url("/a.css"));
+        style.fields.push("cookie", "first=1");
+        let id = browser.open(&style, true);
+        assert_eq!(browser.response(id).body, b"/a.css");
+        assert_eq!(told.try_recv().is_ok(), is_cleared, "{path}");
+    }
 }
