@@ -54,8 +54,9 @@ const REPEATED_FIELDS: [&str; 7] = [
     "sec-fetch-user",
 ];
 
-/// The fields that the request for the target need not repeat. Browsers do not repeat the
-/// conditions and directives of caches. Responses depend on the others only if `Vary` says so.
+/// The fields that the request for the target need not repeat. Browsers do not repeat conditions,
+/// and of the directives of caches the gateway repeats `max-age=0` (see `Page::repeat_fields`).
+/// Responses depend on the others only if `Vary` says so.
 const UNREPEATED_FIELDS: [&str; 9] = [
     "cache-control",
     "if-modified-since",

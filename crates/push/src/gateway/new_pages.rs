@@ -153,7 +153,7 @@ impl Gateway {
                     && record.follows_redirect(url, &target.url)
                 {
                     (target.via, target.referrer) = (source, Some(policy));
-                    if record.repeat_metadata(redirected, &target) {
+                    if record.repeat_fields(redirected, &target) {
                         self.promise(page, vec![target]);
                     }
                 }

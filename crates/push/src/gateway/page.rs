@@ -16,7 +16,7 @@ use super::predictor::Learned;
 use super::table::{FetchId, ResponseId};
 use crate::cookies::{CookieChanges, cookies_of};
 use crate::fetch_standard::{
-    self, ContentSecurity, Metadata, ScriptFields, is_navigation, is_nested, is_own_origin,
+    self, ContentSecurity, ScriptFields, is_navigation, is_nested, is_own_origin,
 };
 use crate::site::is_same_site;
 use crate::url;
@@ -25,6 +25,8 @@ mod policies;
 mod redirects;
 
 /// The largest number of resources for one page.
+use redirects::Redirected;
+
 pub(super) const MAX_RESOURCES: usize = 2048;
 
 /// The largest number of hosts named by a page that are remembered.
@@ -94,8 +96,8 @@ pub(super) struct Page {
     scripts: HashMap<String, Arc<ScriptFields>>,
     /// The URLs of data that pages request from its origin, whatever a cache holds.
     validated: HashSet<String>,
-    /// The targets of redirects by URL, and the metadata of the requests that were redirected.
-    redirected: HashMap<Box<str>, (Need, Metadata)>,
+    /// The requests that were redirected, by the URLs of the targets.
+    redirected: HashMap<Box<str>, Redirected>,
     /// True if a head that is no redirect has shown the document's location.
     settled: bool,
     /// The referrer policy of the document.
@@ -505,6 +507,7 @@ impl Page {
         // The request of a style sheet or module to its own origin does not name the page.
         let via = need.via.as_deref();
         let is_by_same_origin = via.is_some_and(|via| url::is_same_origin(via, &need.url));
+        let redirected = self.redirected_to(need);
         let page = fetch_standard::FetchClient {
             request: &self.request,
             document: self.document_url(),
@@ -516,14 +519,15 @@ impl Page {
                 true => Referrer::None,
                 false => self.policy,
             },
-            redirected: self.redirected_metadata(need),
+            redirected: redirected.and_then(|redirected| redirected.metadata),
             leads_on: self.leads_on,
         };
         let script = self.scripts.get(&need.url).map(|fields| &**fields);
         let mut request = fetch_standard::request_for(need, &page, script)?;
-        if self.validated.contains(&need.url) {
-            // The field of a script's request with the cache mode `no-cache` (Fetch standard,
-            // section 4.6). A stored copy of the gateway serves no such request.
+        let repeats_demand = redirected.is_some_and(|redirected| redirected.is_validated);
+        if repeats_demand || self.validated.contains(&need.url) {
+            // The field of a request with the cache mode `no-cache`, as of a script or a reload
+            // (Fetch standard, section 4.6). A stored copy of the gateway serves no such request.
             request.fields.push("cache-control", "max-age=0");
         }
         if !own {

@@ -2,7 +2,7 @@
 
 use tandem_push::gateway::{Audience, Config, PromiseStream};
 
-use crate::both::PROMISES;
+use crate::both::{PROMISES, ask, field};
 use crate::origin::{Page, page, redirect};
 use crate::pair::{Asked, Pair};
 use crate::scene::{self, Scene};
@@ -411,6 +411,55 @@ fn redirect_after_a_change_is_left_to_the_browser() {
         let expected = if is_changed { vec![] } else { vec!["/b.png"] };
         assert_eq!(scene.paths(PromiseStream::Response(page)), expected);
     }
+}
+
+/// The cache mode of a reload outlasts redirects, and a stored response of the gateway serves no
+/// such request.
+#[test]
+fn target_has_the_demand_of_a_reload() {
+    const DEMAND: (&str, &str) = ("cache-control", "max-age=0");
+    const METADATA: &[(&str, &str)] = &[
+        NAVIGATION[0],
+        ("sec-fetch-dest", "document"),
+        ("sec-fetch-mode", "navigate"),
+        ("sec-fetch-site", "none"),
+    ];
+    for has_own_fields in PROMISES {
+        for navigation in [NAVIGATION, METADATA] {
+            for (demand, expected) in [(None, None), (Some(DEMAND), Some("max-age=0".to_owned()))] {
+                let body = "<link rel=stylesheet href=/a.css>";
+                let pages = [
+                    ("http://a.test/old", redirect("/middle")),
+                    ("http://a.test/middle", redirect("/new")),
+                    ("http://a.test/new", html(body)),
+                    ("http://a.test/a.css", page("text/css", "")),
+                ];
+                let mut pair = Pair::new(&pages).with_client(has_own_fields);
+                let fields: Vec<_> = navigation.iter().copied().chain(demand).collect();
+                let asked = ask(&mut pair, "http://a.test/old", &fields);
+                for url in ["http://a.test/middle", "http://a.test/new"] {
+                    assert_eq!(field(&asked, url, "cache-control"), expected, "{url}");
+                }
+                let part = field(&asked, "http://a.test/a.css", "cache-control");
+                assert_eq!(part, None, "a part is no target");
+            }
+        }
+    }
+}
+
+/// The cache of the site has answered the request with the demand.
+#[test]
+fn pushed_target_serves_a_reload() {
+    let fields = [NAVIGATION[0], ("cache-control", "max-age=0")];
+    let stored = html("").with("cache-control", "max-age=60");
+    let pages = [
+        ("http://a.test/old", redirect("/new")),
+        ("http://a.test/new", stored.with("age", "20")),
+    ];
+    let mut pair = Pair::new(&pages).with_client(true);
+    pair.get("http://a.test/old", &fields);
+    let (reply, asked) = pair.get("http://a.test/new", &fields);
+    assert!(reply.is_pushed && asked.is_empty(), "{asked:?}");
 }
 
 /// A script or a browser may request the URL without a redirect as well.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tandem_http::RequestHead;
+use tandem_http::cache::RequestPolicy;
 use tandem_preload::{self as scan, Need};
 
 use super::Page;
@@ -11,6 +12,15 @@ use crate::fetch_standard::{Metadata, has_metadata};
 /// The largest number of redirects in a row that are followed, as in browsers (Fetch standard,
 /// "HTTP-redirect fetch").
 const MAX_REDIRECTS: u8 = 20;
+
+/// A request that was redirected, as far as the request for the target repeats it.
+pub(super) struct Redirected {
+    target: Need,
+    pub(super) metadata: Option<Metadata>,
+    /// True if the request wanted a response that its origin has confirmed. The cache mode of a
+    /// browser's request outlasts redirects (Fetch standard, "HTTP-redirect fetch").
+    pub(super) is_validated: bool,
+}
 
 impl Page {
     /// Follows a redirect from `from` to `target`. If `from` is the page's own location, the page
@@ -39,26 +49,32 @@ impl Page {
         is_followed
     }
 
-    /// Lets the request for the target of a redirect repeat the metadata of the redirected request,
-    /// as it does within an origin (Fetch Metadata, section 2.3). Returns false if these are not
-    /// known. The promise of the target may have to wait, or be refused.
-    pub(in super::super) fn repeat_metadata(
+    /// Lets the request for the target of a redirect repeat what the browser repeats: the metadata
+    /// of the redirected request, as it does within an origin (Fetch Metadata, section 2.3), and the
+    /// demand of a reload. Returns false if the metadata are not known. The promise of the target
+    /// may have to wait, or be refused.
+    pub(in super::super) fn repeat_fields(
         &mut self,
         redirected: &RequestHead,
         target: &Need,
     ) -> bool {
         let metadata = Metadata::of(&redirected.fields);
-        if let Some(metadata) = metadata {
-            let known = (target.clone(), metadata);
+        let is_validated = RequestPolicy::of(&redirected.fields).wants_validation();
+        if metadata.is_some() || is_validated {
+            let known = Redirected {
+                target: target.clone(),
+                metadata,
+                is_validated,
+            };
             self.redirected.insert(target.url.as_str().into(), known);
         }
         metadata.is_some() || !has_metadata(&redirected.fields)
     }
 
-    /// Returns the metadata of the request that was redirected to a need. Another need of the same
-    /// URL, such as one that an element names, does not have them.
-    pub(super) fn redirected_metadata(&self, need: &Need) -> Option<Metadata> {
-        let (target, metadata) = self.redirected.get(&*need.url)?;
-        (target == need).then_some(*metadata)
+    /// Returns the facts about the request that was redirected to a need. Another need of the same
+    /// URL, such as one that an element names, has none.
+    pub(super) fn redirected_to(&self, need: &Need) -> Option<&Redirected> {
+        let redirected = self.redirected.get(&*need.url)?;
+        (redirected.target == *need).then_some(redirected)
     }
 }

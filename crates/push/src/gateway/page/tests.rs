@@ -100,7 +100,7 @@ fn unknown_policy_hides_page_but_not_style_sheets() {
 
 /// The promise of a redirect's target may be refused, and an element may name the URL later.
 #[test]
-fn metadata_of_a_redirect_are_those_of_its_target() {
+fn fields_of_a_redirect_are_those_of_its_target() {
     let metadata = |destination, mode| {
         let site = ("sec-fetch-site", "same-origin");
         [
@@ -110,20 +110,27 @@ fn metadata_of_a_redirect_are_those_of_its_target() {
         ]
     };
     let mut page = page_with(&metadata("document", "navigate"));
+    let demand = ("cache-control", "max-age=0");
     let redirected = RequestHead {
-        fields: metadata("script", "cors").into_iter().collect(),
+        fields: metadata("script", "cors")
+            .into_iter()
+            .chain([demand])
+            .collect(),
         ..RequestHead::get(Scheme::Http, "a.test", "/old")
     };
     let target = need("http://a.test/new", Kind::Script, 0);
-    assert!(page.repeat_metadata(&redirected, &target));
+    assert!(page.repeat_fields(&redirected, &target));
     let mut sent = |need: &Need| {
         let request = page.request_for(need, false).unwrap();
-        let value = |name| String::from_utf8_lossy(request.fields.get(name).unwrap()).into_owned();
-        [value("sec-fetch-dest"), value("sec-fetch-mode")]
+        let value = |name| {
+            let value = request.fields.get(name).unwrap_or_default();
+            String::from_utf8_lossy(value).into_owned()
+        };
+        ["sec-fetch-dest", "sec-fetch-mode", "cache-control"].map(value)
     };
-    assert_eq!(sent(&target), ["script", "cors"]);
+    assert_eq!(sent(&target), ["script", "cors", "max-age=0"]);
     let image = need("http://a.test/new", Kind::Image, 4);
-    assert_eq!(sent(&image), ["image", "no-cors"]);
+    assert_eq!(sent(&image), ["image", "no-cors", ""]);
 }
 
 #[test]
