@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tandem_http::RequestHead;
 use tandem_http::cache::RequestPolicy;
-use tandem_predict::crowd::Crowd;
+use tandem_predict::crowd::{Crowd, tag};
 use tandem_predict::ids::IdMap;
 
 use crate::fetch_standard::ScriptFields;
@@ -15,6 +15,9 @@ const MAX_URLS: usize = 1 << 14;
 
 /// The number of users that may have to agree on fields.
 const MAX_USERS: usize = 4;
+
+/// The number of users whose last requests tell whether pages want validated data.
+const RECENT_USERS: usize = 8;
 
 /// The fields with which pages request a URL with data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,8 +44,34 @@ struct KnownFields {
     fields: Option<Arc<ScriptFields>>,
     /// The users whose requests had these fields.
     users: Crowd<MAX_USERS>,
-    /// True if the last request wanted a response that its origin has confirmed.
-    is_validated: bool,
+    demands: Demands,
+}
+
+/// The recent users of a URL, and whether the last request of each wanted a response that its
+/// origin has confirmed. One user may reload a page that all others open.
+#[derive(Debug, Default)]
+struct Demands {
+    /// The tags of the users and their demands, the most recent first.
+    users: [(u16, bool); RECENT_USERS],
+    count: usize,
+}
+
+impl Demands {
+    /// Notes the last request of a user, in place of an earlier one.
+    fn note(&mut self, user: u64, is_validated: bool) {
+        let tag = tag(user);
+        let known = self.users[..self.count].iter();
+        let at = known.take_while(|(known, _)| *known != tag).count();
+        self.count = self.count.max((at + 1).min(RECENT_USERS));
+        self.users[..self.count.min(at + 1)].rotate_right(1);
+        self.users[0] = (tag, is_validated);
+    }
+
+    /// Returns whether more than half of the users wanted a validated response.
+    fn are_for_validation(&self) -> bool {
+        let demands = self.users[..self.count].iter();
+        2 * demands.filter(|(_, is_validated)| *is_validated).count() > self.count
+    }
 }
 
 impl ScriptTable {
@@ -54,26 +83,27 @@ impl ScriptTable {
         let known = self.urls.get_mut(&url);
         if let Some(known) = known.filter(|known| known.fields.as_deref() == fields.as_ref()) {
             known.users.note(user);
-            known.is_validated = is_validated;
+            known.demands.note(user, is_validated);
             return;
         }
         if self.urls.len() >= MAX_URLS {
             self.urls.clear();
         }
-        let mut users = Crowd::default();
-        users.note(user);
-        let fields = fields.map(Arc::new);
-        let known = KnownFields {
-            fields,
-            users,
-            is_validated,
+        let mut known = KnownFields {
+            fields: fields.map(Arc::new),
+            users: Crowd::default(),
+            demands: Demands::default(),
         };
+        known.users.note(user);
+        known.demands.note(user, is_validated);
         self.urls.insert(url, known);
     }
 
-    /// Returns whether the last request for a URL wanted a response that its origin has confirmed.
+    /// Returns whether most of the recent users wanted a response of a URL that its origin has
+    /// confirmed.
     pub fn is_validated(&self, url: u64) -> bool {
-        self.urls.get(&url).is_some_and(|known| known.is_validated)
+        let known = self.urls.get(&url);
+        known.is_some_and(|known| known.demands.are_for_validation())
     }
 
     /// Returns the fields with which pages request a URL. Fields that scripts chose count once
@@ -104,6 +134,13 @@ mod tests {
         RequestHead {
             fields: [("accept", accept)].into_iter().collect(),
             ..RequestHead::get(Scheme::Http, "a.test", "/data")
+        }
+    }
+
+    fn validated() -> RequestHead {
+        RequestHead {
+            fields: [("cache-control", "max-age=0")].into_iter().collect(),
+            ..request("*/*")
         }
     }
 
@@ -140,10 +177,7 @@ mod tests {
     #[test]
     fn table_knows_which_data_is_validated() {
         let mut table = ScriptTable::default();
-        let validated = RequestHead {
-            fields: [("cache-control", "max-age=0")].into_iter().collect(),
-            ..request("*/*")
-        };
+        let validated = validated();
         assert!(!table.is_validated(1));
         for (asked, expected) in [
             (&validated, true),
@@ -154,6 +188,44 @@ mod tests {
             assert_eq!(table.is_validated(1), expected);
             assert_eq!(table.data_fields(1, 3), DataFields::Plain);
         }
+    }
+
+    #[test]
+    fn most_of_the_recent_users_decide_about_validation() {
+        let mut table = ScriptTable::default();
+        let (plain, validated) = (request("*/*"), validated());
+        for user in 0..4 {
+            table.note(1, user, &plain);
+        }
+        for _ in 0..9 {
+            table.note(1, 9, &validated);
+            assert!(!table.is_validated(1), "one user reloads");
+        }
+        for (user, expected) in [(10, false), (11, false), (12, false), (13, true)] {
+            table.note(1, user, &validated);
+            assert_eq!(table.is_validated(1), expected, "{user}");
+        }
+        for (user, expected) in [(14, true), (13, false)] {
+            table.note(1, user, &plain);
+            assert_eq!(
+                table.is_validated(1),
+                expected,
+                "the last request of {user}"
+            );
+        }
+    }
+
+    #[test]
+    fn users_of_long_ago_do_not_decide_about_validation() {
+        let mut table = ScriptTable::default();
+        for user in 0..20 {
+            table.note(1, user, &request("*/*"));
+        }
+        for user in 20..25 {
+            assert!(!table.is_validated(1), "{user}");
+            table.note(1, user, &validated());
+        }
+        assert!(table.is_validated(1));
     }
 
     #[test]

@@ -52,7 +52,7 @@ fn data_is_pushed_with_the_fields_of_scripts() {
 }
 
 #[test]
-fn data_is_validated_if_the_last_request_wanted_that() {
+fn data_is_validated_if_the_last_requests_wanted_that() {
     const DEMAND: (&str, &str) = ("cache-control", "max-age=0");
     for promises in [true, false] {
         for (fields, demanded) in [
@@ -86,6 +86,30 @@ fn validated_data_of_a_cached_site_is_pushed_once() {
     pair.get(PAGE, NAVIGATION);
     let (reply, asked) = pair.get(URL, &fields);
     assert!(reply.is_pushed && asked.is_empty());
+}
+
+/// A browser that reloads a page demands validated data, and its script does not.
+#[test]
+fn reload_of_one_user_changes_no_push_for_others() {
+    const URL: &str = "http://a.test/items.json";
+    const DEMAND: (&str, &str) = ("cache-control", "max-age=0");
+    let plain = [("accept", "*/*")];
+    for (reloading, demanded) in [(1, false), (5, true)] {
+        let mut pair = taught(true, URL, &plain);
+        for user in 3..3 + reloading {
+            if let Some(needs) = &mut pair.predictor {
+                needs.user = user;
+            }
+            pair.browse(Method::Get, URL, &[plain[0], DEMAND]);
+        }
+        pair.take_asked();
+        pair.send(PAGE, NAVIGATION);
+        pair.run();
+        let asked = pair.take_asked();
+        let push = asked.iter().find(|asked| asked.url == URL);
+        let directive = push.expect("it is pushed").field("cache-control");
+        assert_eq!(directive.is_some(), demanded, "{reloading} users");
+    }
 }
 
 /// The request for the target would have another `Accept`.
