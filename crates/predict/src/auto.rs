@@ -31,6 +31,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::ids::{IdMap, SmallMap};
 
@@ -63,7 +64,7 @@ use push_budget::PushBudget;
 use repeat::LEAST_CHANCE;
 use session::{Load, Offer, Session};
 use sightings::SightingQueue;
-use store::{Entry, NONE, Store};
+use store::{NONE, Store};
 use transfer::Outcome;
 use url::Kind;
 
@@ -123,6 +124,8 @@ pub struct Candidate {
     pub probability: f64,
     /// Mean body size so far, bytes.
     pub expected_size: f64,
+    /// The time since the URL became known. It is long for the URLs of a state that was read.
+    pub known_for: Duration,
 }
 
 /// The predictor.
@@ -270,6 +273,7 @@ impl Auto {
     ) -> Vec<Candidate> {
         self.sweep(exchange.now);
         self.store.clock += 1;
+        self.store.time = exchange.now;
         let url = self.store.url_near(exchange.url, *place);
         *place = self.store.place(url);
         let mut session = self.sessions.remove(&exchange.session).unwrap_or_else(|| {
@@ -386,7 +390,7 @@ impl Auto {
         likely.sort_by(|a, b| b.rate.p.total_cmp(&a.rate.p));
         likely
             .into_iter()
-            .map(|entry| self.candidate(entry))
+            .map(|entry| self.candidate(entry.url, f64::from(entry.rate.p)))
             .collect()
     }
 
@@ -412,20 +416,22 @@ impl Auto {
             let is_likely = !is_known || entry.rate.p >= LEAST_CHANCE;
             if is_likely && self.store.is_public(entry.url, least_users) && found.insert(entry.url)
             {
-                possible.push(self.candidate(entry));
+                possible.push(self.candidate(entry.url, f64::from(entry.rate.p)));
             }
         }
         possible
     }
 
-    /// Returns an asset of a context as a candidate.
-    fn candidate(&self, entry: &Entry) -> Candidate {
-        let url = self.store.at(entry.url);
+    /// Returns a URL as a candidate with this probability.
+    fn candidate(&self, id: u32, probability: f64) -> Candidate {
+        let url = self.store.at(id);
+        let known_for = u64::try_from(self.store.time.saturating_sub(url.known_since));
         Candidate {
             url: url.name.clone(),
             kind: url.kind,
-            probability: f64::from(entry.rate.p),
+            probability,
             expected_size: f64::from(url.size),
+            known_for: Duration::from_millis(known_for.unwrap_or(0)),
         }
     }
 

@@ -34,6 +34,7 @@
 mod audience;
 mod budget;
 mod changed_cookies;
+mod claims;
 mod client_cache;
 mod companion;
 mod content_policies;

@@ -584,13 +584,7 @@ impl Auto {
                 continue;
             }
             session.offered.entry(id, Offer::Open);
-            let url = self.store.at(id);
-            offers.push(Candidate {
-                url: url.name.clone(),
-                kind: url.kind,
-                probability,
-                expected_size: f64::from(url.size),
-            });
+            offers.push(self.candidate(id, probability));
         }
     }
 }

@@ -21,6 +21,8 @@ pub(super) const VERSION: u32 = 5;
 const WITHOUT_FOLLOWERS: u32 = 4;
 /// The version before that, which lacks the rates of transfers too.
 const WITHOUT_TRANSFERS: u32 = 3;
+/// The time at which the URLs of a state became known.
+const LONG_AGO: i64 = i64::MIN / 2;
 /// Longest URL or name of a context that is read back.
 const MAX_NAME: usize = 64 * 1024;
 
@@ -296,6 +298,7 @@ impl<'a> Reader<'a> {
             .copied()
             .ok_or(StateError::Damaged)?;
         url.crowd = Crowd::of(users);
+        url.known_since = LONG_AGO;
         url.count = self.u32()?;
         url.size = self.positive()?;
         url.sizes = self.positive()?;

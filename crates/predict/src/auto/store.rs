@@ -59,6 +59,8 @@ pub(super) struct Url {
     /// The classification by the path alone.
     pub(super) path_kind: Kind,
     pub(super) has_query: bool,
+    /// The time at which it became known, in milliseconds.
+    pub(super) known_since: i64,
     /// Requests.
     pub(super) count: u32,
     /// The users that requested it.
@@ -154,6 +156,8 @@ pub(super) struct Store {
     free_contexts: Vec<ContextId>,
     /// Requests so far: the clock of use.
     pub(super) clock: u64,
+    /// The time of the last request in milliseconds.
+    pub(super) time: i64,
     bytes: usize,
 }
 
@@ -238,6 +242,7 @@ impl Store {
             path_kind: kind,
             has_query: parts.query.is_some(),
             name,
+            known_since: self.time,
             count: 0,
             crowd: Crowd::default(),
             size: 0.0,
@@ -542,10 +547,8 @@ impl Store {
         }
         // A page context without its page is useless.
         for id in 0..self.contexts.len() as u32 {
-            let orphan = match self.contexts[id as usize]
-                .as_ref()
-                .map(|context| &context.key)
-            {
+            let context = self.contexts[id as usize].as_ref();
+            let orphan = match context.map(|context| &context.key) {
                 Some(&Key::Page(page)) => self.urls[page as usize]
                     .as_ref()
                     .is_none_or(|url| url.contexts[0] != id),
@@ -581,11 +584,8 @@ impl Context {
     /// requests.
     fn worth(&self, clock: u64) -> f64 {
         let views = f64::from(self.loads + self.fetches.map_or(0.0, |rate| rate.n));
-        let general = if matches!(&self.key, Key::Named(name) if name.starts_with('S')) {
-            4.0
-        } else {
-            0.0
-        };
+        let is_site = matches!(&self.key, Key::Named(name) if name.starts_with('S'));
+        let general = if is_site { 4.0 } else { 0.0 };
         (1.0 + views).ln() + general - (clock - self.used) as f64 / 50_000.0
     }
 

@@ -47,6 +47,29 @@ fn resources_of_a_page_depend_on_no_session() {
     assert!(taught(3, 2).resources(PAGE).is_empty(), "too few users");
 }
 
+/// A browser may have a copy of a resource only if its user has come since the resource exists.
+#[test]
+fn resources_tell_for_how_long_they_have_been_known() {
+    const NEW: &str = "http://shop.example/new.css";
+    const MINUTE: i64 = 60_000;
+    let mut auto = taught(3, 30);
+    for number in 30..150 {
+        let now = number as i64 * MINUTE;
+        visit(&mut auto, number, number, now, PAGE, &[ASSETS[0], NEW]);
+    }
+    let minutes = |auto: &Auto, url: &str| {
+        let mut resources = auto.resources(PAGE).into_iter();
+        let found = resources.find(|candidate| *candidate.url == *url);
+        found.expect("most visits request it").known_for.as_secs() / 60
+    };
+    assert_eq!((minutes(&auto, ASSETS[0]), minutes(&auto, NEW)), (149, 119));
+    let restored = Auto::load(&auto.save(), config(3)).expect("its own bytes");
+    assert!(
+        minutes(&restored, NEW) > 1_000_000,
+        "it is from an earlier run"
+    );
+}
+
 #[test]
 fn auto_offers_a_new_page_the_assets_of_its_kind() {
     let mut auto = Auto::new(config(3));

@@ -18,22 +18,20 @@
 //! response that must not be stored waits for its request too. A client can use such a response
 //! only if the request waits when the head arrives.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use tandem_http::cache::validation;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Kind;
 
+use super::claims::{Allowances, RELEASED_PER_CLAIM, Trust};
 use super::fetch::{Fetch, PushStream};
 use super::fetch_phase::{FetchPhase, Released};
 use super::output::Output;
 use super::page_hold::{Hold, Siblings};
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
-use super::visitors::{
-    RELEASED_PER_CLAIM, Trust, gets_first_cookie, has_no_sign, is_first_visit, visited_site,
-};
+use super::visitors::{gets_first_cookie, has_no_sign, is_first_visit, visited_site};
 use crate::fetch_standard::is_navigation;
 use crate::response_rules::Reuse;
 use crate::site::{is_same_site, site_of};
@@ -100,17 +98,20 @@ impl Gateway {
         let is_own_answer = page.url().as_ref() == url;
         let is_own_site = is_same_site(url::authority(page.url()), url::authority(url));
         let is_new = self.config.caches_are_new && has_no_sign(request);
-        let trust = self.visitors.trust(site_of(url::authority(url)), || {
-            (is_own_answer && is_first_visit(request, head))
-                || (is_own_site && (is_new || gets_first_cookie(request, head)))
-        });
+        let oldest = page.known_resources.oldest();
+        let trust = self
+            .visitors
+            .trust(site_of(url::authority(url)), oldest, || {
+                (is_own_answer && is_first_visit(request, head))
+                    || (is_own_site && (is_new || gets_first_cookie(request, head)))
+            });
         if trust != Trust::Full {
             self.counts.pages_returning += 1;
         }
         page.hold = match trust {
             Trust::Full => None,
-            Trust::Bodies(allowance) => Some(Hold {
-                allowance,
+            Trust::After(claims) => Some(Hold {
+                allowances: Allowances::after(claims),
                 ..Hold::default()
             }),
         };
@@ -134,12 +135,10 @@ impl Gateway {
         }
         let has_old_copies = self.visitors.age(&site).is_some();
         let is_kept = has_old_copies && self.copies.contain(fetch.target.hash);
-        match hold.allowance.checked_sub(1).filter(|_| !is_kept) {
-            Some(allowance) => hold.allowance = allowance,
-            None => {
-                fetch.phase.hold();
-                hold.waiting.push_back(id);
-            }
+        let known_since = page.known_resources.of(fetch.target.hash);
+        if is_kept || !hold.allowances.admit(known_since) {
+            fetch.phase.hold();
+            hold.waiting.push_back(id);
         }
     }
 
@@ -287,7 +286,7 @@ impl Gateway {
     /// make of the response.
     pub(super) fn note_sign(&mut self, now: Instant, page: PageId, id: FetchId, reuse: Reuse) {
         if reuse != Reuse::Never {
-            return self.note_claim(now, page);
+            return self.note_claim(now, page, id);
         }
         if let Some(siblings) = self.fetches.get(id).map(Siblings::of) {
             self.release_siblings(now, page, siblings);
@@ -314,12 +313,15 @@ impl Gateway {
             return;
         };
         let seen = hold.seen.get(&siblings).copied().unwrap_or_default();
-        let allowance = match seen.are_unkept() {
+        let mut allowance = match seen.are_unkept() {
             true => seen.claims * RELEASED_PER_CLAIM,
             false => 0,
         };
-        let is_sibling = |fetch: &Fetch| siblings.contain(fetch);
-        let (released, _) = self.take_released(&mut hold, false, allowance, is_sibling);
+        let released = self.take_released(&mut hold, |_, fetch| {
+            let is_released = allowance > 0 && siblings.contain(fetch);
+            allowance -= usize::from(is_released);
+            is_released
+        });
         hold.seen.entry(siblings).or_default().claims += 1;
         if let Some(page) = self.pages.get_mut(id) {
             page.hold = Some(hold);
@@ -327,58 +329,50 @@ impl Gateway {
         self.release_all(now, released);
     }
 
-    /// Takes at most `allowance` fetches that `is_covered` accepts out of those that wait. Returns
-    /// them, and the rest of the allowance. If `spares_copies` is true, a fetch keeps waiting if
-    /// the browser may have a copy.
+    /// Takes the fetches that `is_released` accepts out of those that wait.
     fn take_released(
         &self,
         hold: &mut Hold,
-        spares_copies: bool,
-        mut allowance: usize,
-        is_covered: impl Fn(&Fetch) -> bool,
-    ) -> (Vec<FetchId>, usize) {
-        let (mut released, mut waiting) = (Vec::new(), VecDeque::new());
+        mut is_released: impl FnMut(&mut Hold, &Fetch) -> bool,
+    ) -> Vec<FetchId> {
+        let mut released = Vec::new();
         for id in std::mem::take(&mut hold.waiting) {
             // A fetch that was claimed or given up meanwhile takes no allowance.
             let Some(fetch) = self.fetches.get(id).filter(|it| it.phase.is_releasable()) else {
                 continue;
             };
-            let is_kept = spares_copies && self.copies.contain(fetch.target.hash);
-            if is_kept || allowance == 0 || !is_covered(fetch) {
-                waiting.push_back(id);
-            } else {
-                allowance -= 1;
-                released.push(id);
+            match is_released(hold, fetch) {
+                true => released.push(id),
+                false => hold.waiting.push_back(id),
             }
         }
-        hold.waiting = waiting;
-        (released, allowance)
+        released
     }
 
     /// Begins more held fetches of a page: a claim has shown that the browser lacks a resource that
     /// its cache could have kept.
-    fn note_claim(&mut self, now: Instant, id: PageId) {
-        let Some(page) = self.pages.get_mut(id) else {
+    fn note_claim(&mut self, now: Instant, id: PageId, claimed: FetchId) {
+        let Some(claimed) = self.fetches.get(claimed).map(|fetch| fetch.target.hash) else {
+            return;
+        };
+        let hold = self.pages.get_mut(id).and_then(|page| page.hold.take());
+        let (Some(mut hold), Some(page)) = (hold, self.pages.get(id)) else {
             return;
         };
         let site = site_of(url::authority(page.document_url()));
-        let Some(mut hold) = page.hold.take() else {
-            return;
-        };
         let has_old_copies = self.visitors.age(&site).is_some();
-        let trust = self.visitors.note_claim(&site);
-        match trust {
-            Trust::Full => hold.allowance = usize::MAX,
-            Trust::Bodies(count) => hold.allowance = hold.allowance.saturating_add(count),
-        }
-        let allowance = hold.allowance;
-        let released;
-        (released, hold.allowance) =
-            self.take_released(&mut hold, has_old_copies, allowance, |_| true);
+        let known = &page.known_resources;
+        let age = known.of_claimed(claimed);
+        let trust = self.visitors.note_claim(&site, age, known.oldest());
         // The other fetches keep waiting while the browser may have copies.
-        if let Some(page) = self.pages.get_mut(id)
-            && (has_old_copies || trust != Trust::Full)
-        {
+        let is_held = has_old_copies || trust != Trust::Full;
+        hold.allowances.add_claim(trust, age);
+        let released = self.take_released(&mut hold, |hold, fetch| {
+            let hash = fetch.target.hash;
+            let is_kept = has_old_copies && self.copies.contain(hash);
+            !is_kept && hold.allowances.admit(known.of(hash))
+        });
+        if let Some(page) = self.pages.get_mut(id).filter(|_| is_held) {
             page.hold = Some(hold);
         }
         self.release_all(now, released);

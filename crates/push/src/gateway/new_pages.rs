@@ -7,6 +7,7 @@ use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Need;
 
+use super::claims::KnownResources;
 use super::document::DocumentReader;
 use super::page_view::PageView;
 use super::predictor::Learned;
@@ -97,6 +98,7 @@ impl Gateway {
             page.set_possible(std::mem::take(&mut learned.possible));
             page.useless = std::mem::take(&mut learned.useless);
             page.set_cookies(cookies.into_changes());
+            page.known_resources = KnownResources::new(self.clock.unix_time(now), returning.known);
         }
         if let Some(response) = self.responses.get_mut(id) {
             response.page = Some(page);

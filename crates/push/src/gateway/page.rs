@@ -7,6 +7,7 @@ use tandem_http::{Priority, RequestHead, ResponseHead};
 use tandem_preload::{self as scan, Kind, Need, Referrer};
 
 use super::budget::Budget;
+use super::claims::KnownResources;
 use super::cookie_hashes::CookieHashes;
 use super::document::{DocumentReader, Purpose};
 use super::named::PossibleNeeds;
@@ -24,9 +25,9 @@ use crate::url;
 mod policies;
 mod redirects;
 
-/// The largest number of resources for one page.
 use redirects::Redirected;
 
+/// The largest number of resources for one page.
 pub(super) const MAX_RESOURCES: usize = 2048;
 
 /// The largest number of hosts named by a page that are remembered.
@@ -107,6 +108,8 @@ pub(super) struct Page {
     frames: HashMap<Box<str>, Arc<ContentSecurity>>,
     /// True if the document's own bytes, which may name a policy, are not sent again.
     is_policy_unknown: bool,
+    /// The ages of the resources that earlier visits requested.
+    pub(super) known_resources: KnownResources,
     /// The held fetches, unless all fetches begin at once.
     pub(super) hold: Option<Hold>,
     /// The hashes of the URLs with responses that no cache keeps. Their fetches never wait.
@@ -145,6 +148,7 @@ impl Page {
             content: Arc::default(),
             frames: HashMap::new(),
             is_policy_unknown: false,
+            known_resources: KnownResources::default(),
             hold: None,
             unkept: Vec::new(),
             series: PageSeries::default(),

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use tandem_preload::Kind;
 
+use super::claims::Allowances;
 use super::fetch::Fetch;
 use super::table::FetchId;
 use crate::url::directory;
@@ -16,8 +17,8 @@ const UNKEPT_FOR_KEPT: usize = 8;
 #[derive(Default)]
 pub(super) struct Hold {
     pub(super) waiting: VecDeque<FetchId>,
-    /// The number of fetches that may still begin at once.
-    pub(super) allowance: usize,
+    /// The fetches that may still begin at once.
+    pub(super) allowances: Allowances,
     /// The responses of siblings.
     pub(super) seen: HashMap<Siblings, SiblingCounts>,
 }

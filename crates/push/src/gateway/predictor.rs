@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tandem_http::cache::CacheControl;
 use tandem_http::message::content_length;
@@ -23,6 +24,7 @@ use crate::fetch_standard::{
 use crate::next_pages::NextPage;
 use crate::response_rules::CopyLifetime;
 use crate::scripts::DataFields;
+use crate::wire::url_hash_of;
 
 /// A predictor of the resources that pages need. One value stands for one session.
 pub trait Predictor {
@@ -111,6 +113,8 @@ pub trait Predictor {
 #[derive(Default)]
 pub(super) struct Learned {
     pub(super) needs: Vec<Need>,
+    /// The hashes of the URLs, and the times for which the predictor has known them.
+    pub(super) known: Vec<(u32, Duration)>,
     /// The fields that scripts choose for their requests, by URL.
     pub(super) scripts: HashMap<String, Arc<ScriptFields>>,
     /// The URLs of data that pages request from its origin, whatever a cache holds.
@@ -183,8 +187,10 @@ pub(super) fn learn(
     let candidates = record(predictor, context, request, head);
     let mut learned = Learned::default();
     for candidate in &candidates {
-        let need = learned.need(predictor, candidate);
-        learned.needs.extend(need);
+        if let Some(need) = learned.need(predictor, candidate) {
+            learned.needs.push(need);
+            learned.known.extend(known_for(candidate));
+        }
     }
     let of_referrer = || {
         let referrer = request.fields.get("referer").map(text_of);
@@ -293,6 +299,11 @@ fn is_data(url: &str, destination: Option<&str>, content_type: Option<&str>) -> 
     kind.unwrap_or_else(|| ResourceKind::of_path(parts(url).path)) == ResourceKind::Data
 }
 
+/// Returns the hash of a candidate's URL, and the time for which the predictor has known it.
+pub(super) fn known_for(candidate: &Candidate) -> Option<(u32, Duration)> {
+    Some((url_hash_of(&candidate.url)?, candidate.known_for))
+}
+
 /// Returns a candidate as a need. `referrer` is the style sheet or module that requests it, if that
 /// is not the page. A candidate that is a page is no need, since the user chooses pages. Data that
 /// is requested with unknown fields is no need either, since no request would match its push.
@@ -339,13 +350,12 @@ pub(super) fn need_of(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tandem_http::Scheme;
 
     use super::super::returning::Returning;
     use super::*;
-    use crate::wire::url_hash_of;
+
+    const KNOWN_FOR: Duration = Duration::from_secs(7);
 
     fn candidate(url: &str, kind: ResourceKind) -> Candidate {
         Candidate {
@@ -353,6 +363,7 @@ mod tests {
             kind,
             probability: 1.0,
             expected_size: 1.0,
+            known_for: KNOWN_FOR,
         }
     }
 
@@ -516,10 +527,13 @@ mod tests {
 
     #[test]
     fn returning_browsers_may_have_copies_with_lifetimes() {
-        let Returning { copies, unkept } = Returning::of(&Recorder::default(), "http://a/");
-        let urls: Vec<_> = copies.iter().map(|copy| copy.need.url.as_str()).collect();
+        let returning = Returning::of(&Recorder::default(), "http://a/");
+        let copies = returning.copies.iter();
+        let urls: Vec<_> = copies.map(|copy| copy.need.url.as_str()).collect();
         assert_eq!(urls, ["http://a/s.css"]);
-        assert_eq!(unkept, [url_hash_of("http://a/unknown.js").unwrap()]);
+        let unkept = url_hash_of("http://a/unknown.js").unwrap();
+        assert_eq!(returning.unkept, [unkept]);
+        assert!(returning.known.contains(&(unkept, KNOWN_FOR)));
     }
 
     #[test]
@@ -550,6 +564,8 @@ mod tests {
         };
         let needs = learn(&mut recorder, context(None, false), &request, &head);
         assert_eq!(needs.needs.len(), 1, "pages are no needs");
+        let sheet = url_hash_of("http://a/s.css").unwrap();
+        assert_eq!(needs.known, [(sheet, KNOWN_FOR)]);
         learn(
             &mut recorder,
             context(Some("http://p/"), true),

@@ -267,7 +267,7 @@ impl Gateway {
         learned.useless = predictor.useless_pushes(url);
         if self.companion.takes_checks() && is_navigation(request) {
             returning = Returning::of(predictor, url);
-            returning.add_unkept(predictor, &learned.needs);
+            returning.add_learned(predictor, &learned);
         }
         (learned, returning)
     }

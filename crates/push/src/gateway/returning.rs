@@ -1,9 +1,11 @@
 //! The resources of a page that the browser of a returning visitor may have kept.
 
+use std::time::Duration;
+
 use tandem_predict::Candidate;
 use tandem_preload::Need;
 
-use super::predictor::{Predictor, need_of};
+use super::predictor::{Learned, Predictor, known_for, need_of};
 use crate::response_rules::CopyLifetime;
 use crate::scripts::DataFields;
 use crate::wire::url_hash_of;
@@ -22,6 +24,9 @@ pub(super) struct Returning {
     pub(super) copies: Vec<CachedCopy>,
     /// The hashes of the URLs that no cache keeps.
     pub(super) unkept: Vec<u32>,
+    /// The hashes of the URLs that earlier visits requested, and the times for which the predictor
+    /// has known them.
+    pub(super) known: Vec<(u32, Duration)>,
 }
 
 impl Returning {
@@ -39,14 +44,17 @@ impl Returning {
         Self {
             copies: resources.iter().filter_map(copy).collect(),
             unkept: unkept.filter_map(|it| url_hash_of(&it.url)).collect(),
+            known: resources.iter().filter_map(known_for).collect(),
         }
     }
 
-    /// Adds those of the learned needs that no cache keeps. The needs of a redirect are those of
-    /// the page to which it leads.
-    pub(super) fn add_unkept(&mut self, predictor: &dyn Predictor, learned: &[Need]) {
-        let unkept = learned.iter().filter(|need| predictor.is_unkept(&need.url));
+    /// Adds the learned needs: their ages, and those that no cache keeps. The needs of a redirect
+    /// are those of the page to which it leads.
+    pub(super) fn add_learned(&mut self, predictor: &dyn Predictor, learned: &Learned) {
+        let needs = learned.needs.iter();
+        let unkept = needs.filter(|need| predictor.is_unkept(&need.url));
         self.unkept
             .extend(unkept.filter_map(|need| url_hash_of(&need.url)));
+        self.known.extend(&learned.known);
     }
 }

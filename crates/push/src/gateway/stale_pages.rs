@@ -8,12 +8,13 @@ use tandem_http::cache::validation;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::{LAZY, Need};
 
+use super::claims::{KnownSince, Trust};
 use super::document::DocumentReader;
 use super::output::Interest;
 use super::session::Gateway;
 use super::session_cookies::Cookies;
 use super::table::{PageId, ResponseId};
-use super::visitors::{Trust, is_first_visit};
+use super::visitors::is_first_visit;
 use crate::fetch_standard::{is_navigation, is_prefetch, referrer_policy};
 use crate::site::site_of;
 use crate::url::{authority, request_url};
@@ -73,7 +74,9 @@ impl Gateway {
         let url = request_url(&request)?;
         // A returning browser may have the resources.
         let site = site_of(authority(&url));
-        if self.visitors.trust(site, || is_first_visit(&request, head)) != Trust::Full {
+        let oldest = KnownSince::ALWAYS;
+        let is_first_visit = || is_first_visit(&request, head);
+        if self.visitors.trust(site, oldest, is_first_visit) != Trust::Full {
             return None;
         }
         let treatment = self.treat(now, &url, &request, &[]);

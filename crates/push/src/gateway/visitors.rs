@@ -13,10 +13,9 @@
 //!
 //! The bodies of a first visit are sent at once. On all other visits they wait for claims: requests
 //! for promised resources that a cache can keep. Each claim releases more bodies than the last, and
-//! after [`ENOUGH_CLAIMS`] the visit counts as a first one. A page of an unknown visit is treated
-//! as that of a returning visitor, unless the browser's cache was empty when the session began.
-//! Waiting costs a first visit one round trip, and a body that a cache holds costs its whole
-//! length.
+//! a few claims release all (see `claims`). A page of an unknown visit is treated as that of a
+//! returning visitor, unless the browser's cache was empty when the session began. Waiting costs a
+//! first visit one round trip, and a body that a cache holds costs its whole length.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,6 +23,7 @@ use std::time::Duration;
 use tandem_http::cache::{ResponsePolicy, validation};
 use tandem_http::{RequestHead, ResponseHead};
 
+use super::claims::{Claims, KnownSince, Trust};
 use crate::fetch_standard::is_navigation;
 use crate::site::{is_same_site, site_of};
 use crate::url;
@@ -31,31 +31,20 @@ use crate::url;
 /// The largest number of sites that are remembered. A full table is cleared.
 const MAX_SITES: usize = 1024;
 
-/// The number of claims after which a visit counts as a first one.
-const ENOUGH_CLAIMS: u32 = 4;
-
-/// The number of bodies that the first claim releases. The n-th claim releases n times as many.
-/// Three claims thus suffice for a median page of about 40 resources of one site, and a half-filled
-/// cache wastes few bodies.
-pub(super) const RELEASED_PER_CLAIM: usize = 8;
-
-/// The treatment of the bodies of a site's pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trust {
-    /// All bodies are sent at once.
-    Full,
-    /// This number of bodies of a page is sent at once, and the others wait.
-    Bodies(usize),
-}
-
 /// The visit to a site, as far as signs tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Visit {
     First,
-    /// The browser may have been there, and has claimed this number of resources since.
-    Unknown(u32),
-    /// The browser has been there, and has claimed this number of resources since.
-    Returning(u32),
+    /// The browser may have been there, and has made these claims since.
+    Unknown(Claims),
+    /// The browser has been there, and has made these claims since.
+    Returning(Claims),
+}
+
+impl Visit {
+    fn unknown() -> Self {
+        Self::Unknown(Claims::default())
+    }
 }
 
 /// The sites of a session.
@@ -68,27 +57,31 @@ pub(super) struct Visitors {
 }
 
 impl Visitors {
-    /// Returns the trust in a site's next page. The first page of a site decides by its signs.
-    pub(super) fn trust(&mut self, site: String, is_first_visit: impl FnOnce() -> bool) -> Trust {
+    /// Returns the trust in a site's next page, whose oldest resource has this age. The first page
+    /// of a site decides by its signs.
+    pub(super) fn trust(
+        &mut self,
+        site: String,
+        oldest: KnownSince,
+        is_first_visit: impl FnOnce() -> bool,
+    ) -> Trust {
         if self.sites.len() >= MAX_SITES && !self.sites.contains_key(&site) {
             self.sites.clear();
         }
-        let visit = self.sites.entry(site).or_insert(Visit::Unknown(0));
-        if *visit == Visit::Unknown(0) && is_first_visit() {
+        let visit = self.sites.entry(site).or_insert_with(Visit::unknown);
+        if *visit == Visit::unknown() && is_first_visit() {
             *visit = Visit::First;
         }
-        match *visit {
+        match visit {
             Visit::First => Trust::Full,
-            Visit::Unknown(claims) | Visit::Returning(claims) => {
-                Trust::Bodies((1..=claims).map(released).sum())
-            }
+            Visit::Unknown(claims) | Visit::Returning(claims) => Trust::after(claims, oldest),
         }
     }
 
     /// Records that the browser has visited a site before this session.
     pub(super) fn note_return(&mut self, site: String) {
         if self.sites.len() < MAX_SITES || self.sites.contains_key(&site) {
-            self.sites.insert(site, Visit::Returning(0));
+            self.sites.insert(site, Visit::Returning(Claims::default()));
         }
     }
 
@@ -126,27 +119,22 @@ impl Visitors {
         }
     }
 
-    /// Counts a claim at a site. Returns the bodies that it releases.
-    pub(super) fn note_claim(&mut self, site: &str) -> Trust {
-        let Some(visit) = self.sites.get_mut(site) else {
-            return Trust::Full;
-        };
-        let claims = match visit {
-            Visit::First => return Trust::Full,
-            Visit::Unknown(claims) | Visit::Returning(claims) => claims,
-        };
-        *claims += 1;
-        if *claims < ENOUGH_CLAIMS {
-            return Trust::Bodies(released(*claims));
+    /// Counts a claim at a site of a resource of this age. Returns the trust in the page after it,
+    /// whose oldest resource is of the age `oldest`.
+    pub(super) fn note_claim(
+        &mut self,
+        site: &str,
+        claimed: KnownSince,
+        oldest: KnownSince,
+    ) -> Trust {
+        match self.sites.get_mut(site) {
+            None | Some(Visit::First) => Trust::Full,
+            Some(Visit::Unknown(claims) | Visit::Returning(claims)) => {
+                claims.add(claimed);
+                Trust::after(claims, oldest)
+            }
         }
-        *visit = Visit::First;
-        Trust::Full
     }
-}
-
-/// Returns the number of bodies that the n-th claim releases.
-const fn released(claim: u32) -> usize {
-    RELEASED_PER_CLAIM * claim as usize
 }
 
 /// Returns the site that a request visits. For a page it is the site of the target, and for a part
@@ -195,6 +183,7 @@ pub(super) fn comes_from_site(request: &RequestHead) -> bool {
 mod tests {
     use tandem_http::Scheme;
 
+    use super::super::claims::ENOUGH_CLAIMS;
     use super::*;
 
     fn request(fields: &[(&str, &str)]) -> RequestHead {
@@ -202,6 +191,16 @@ mod tests {
             fields: fields.iter().copied().collect(),
             ..RequestHead::get(Scheme::Http, "www.a.test:81", "/")
         }
+    }
+
+    /// Returns the trust in the first page of a site.
+    fn trust(visitors: &mut Visitors, site: &str, is_first_visit: bool) -> Trust {
+        visitors.trust(site.to_owned(), KnownSince::at(0), || is_first_visit)
+    }
+
+    /// No body is sent before a claim.
+    fn none() -> Trust {
+        Trust::After(Claims::default())
     }
 
     fn is_first(asked: &[(&str, &str)], answered: &[(&str, &str)]) -> bool {
@@ -234,25 +233,24 @@ mod tests {
     }
 
     #[test]
-    fn claims_release_more_and_more_bodies() {
+    fn claims_make_a_page_trusted() {
         let mut visitors = Visitors::default();
-        let site = || "a.test".to_owned();
-        assert_eq!(visitors.trust(site(), || false), Trust::Bodies(0));
-        for released in [8, 16, 24] {
-            assert_eq!(visitors.note_claim("a.test"), Trust::Bodies(released));
+        let (old, new) = (KnownSince::at(0), KnownSince::at(1_000_000));
+        let mut claims = Claims::default();
+        assert_eq!(trust(&mut visitors, "a.test", false), none());
+        for number in 1..=ENOUGH_CLAIMS {
+            claims.add(new);
+            let of_old = Trust::After(claims.clone());
+            let of_new = match number {
+                ENOUGH_CLAIMS => Trust::Full,
+                _ => of_old.clone(),
+            };
+            assert_eq!(visitors.note_claim("a.test", new, old), of_old);
+            let next = visitors.trust("a.test".to_owned(), new, || panic!("claims decide"));
+            assert_eq!(next, of_new, "the next page");
         }
-        assert_eq!(visitors.trust(site(), || true), Trust::Bodies(48));
-        assert_eq!(
-            visitors.trust(site(), || panic!("claims decide")),
-            Trust::Bodies(48)
-        );
-        assert_eq!(visitors.note_claim("a.test"), Trust::Full);
-        assert_eq!(visitors.trust(site(), || false), Trust::Full);
-        assert_eq!(
-            visitors.note_claim("b.test"),
-            Trust::Full,
-            "it was never held"
-        );
+        let other = visitors.note_claim("b.test", new, old);
+        assert_eq!(other, Trust::Full, "it was never held");
     }
 
     #[test]
@@ -278,14 +276,14 @@ mod tests {
     fn conditional_request_outweighs_other_signs() {
         let mut visitors = Visitors::default();
         let site = || "a.test".to_owned();
-        assert_eq!(visitors.trust(site(), || true), Trust::Full);
+        assert_eq!(trust(&mut visitors, "a.test", true), Trust::Full);
         visitors.note_return(site());
         visitors.note_first_visit(site());
-        assert_eq!(visitors.trust(site(), || true), Trust::Bodies(0));
+        assert_eq!(trust(&mut visitors, "a.test", true), none());
         let other = || "b.test".to_owned();
-        assert_eq!(visitors.trust(other(), || false), Trust::Bodies(0));
+        assert_eq!(trust(&mut visitors, "b.test", false), none());
         visitors.note_first_visit(other());
-        assert_eq!(visitors.trust(other(), || false), Trust::Full);
+        assert_eq!(trust(&mut visitors, "b.test", false), Trust::Full);
     }
 
     #[test]
@@ -305,7 +303,7 @@ mod tests {
     fn visitors_remember_a_bounded_number_of_sites() {
         let mut visitors = Visitors::default();
         for number in 0..3 * MAX_SITES {
-            visitors.trust(format!("{number}.test"), || true);
+            trust(&mut visitors, &format!("{number}.test"), true);
             visitors.note_return(format!("r{number}.test"));
             visitors.note_first_visit(format!("f{number}.test"));
             assert!(visitors.sites.len() <= MAX_SITES);
@@ -318,12 +316,12 @@ mod tests {
         let mut visitors = Visitors::default();
         let name = |number: usize| format!("{number}.test");
         for number in 0..MAX_SITES {
-            visitors.trust(name(number), || true);
+            trust(&mut visitors, &name(number), true);
         }
-        assert_eq!(visitors.trust(name(0), || false), Trust::Full);
+        assert_eq!(trust(&mut visitors, &name(0), false), Trust::Full);
         visitors.note_return(name(0));
         visitors.note_return("other.test".to_owned());
-        assert_eq!(visitors.trust(name(0), || true), Trust::Bodies(0));
-        assert_eq!(visitors.trust(name(1), || false), Trust::Full);
+        assert_eq!(trust(&mut visitors, &name(0), true), none());
+        assert_eq!(trust(&mut visitors, &name(1), false), Trust::Full);
     }
 }

@@ -106,6 +106,7 @@ impl Guesses {
                 kind: kinds[(self.0 + step) % kinds.len()],
                 probability: 0.9,
                 expected_size: 1000.0,
+                known_for: Duration::from_secs(2000 * (self.0 * step) as u64),
             })
             .collect()
     }

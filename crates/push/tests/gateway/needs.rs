@@ -41,6 +41,8 @@ pub(crate) struct Needs {
     scripts: ScriptTable,
     useless: UselessTable,
     pub(crate) user: u64,
+    /// The times for which resources have been known.
+    known_for: HashMap<&'static str, Duration>,
 }
 
 impl Needs {
@@ -66,6 +68,16 @@ impl Needs {
             page,
             resources: resources.iter().map(|(url, _)| *url).collect(),
             lifetimes: lifetimes.collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the knowledge of visits to a page whose resources have been known for these times.
+    pub(crate) fn of_known(page: &'static str, resources: &[(&'static str, Duration)]) -> Self {
+        Self {
+            page,
+            resources: resources.iter().map(|(url, _)| *url).collect(),
+            known_for: resources.iter().copied().collect(),
             ..Self::default()
         }
     }
@@ -193,7 +205,11 @@ impl Predictor for Needs {
 
     fn resources(&self, page: &str) -> Vec<Candidate> {
         let urls = self.resources.iter().filter(|_| page == self.page);
-        urls.map(candidate).collect()
+        let known = |url| Candidate {
+            known_for: self.known_for.get(url).copied().unwrap_or_default(),
+            ..candidate(url)
+        };
+        urls.map(known).collect()
     }
 }
 
@@ -203,6 +219,7 @@ fn candidate(url: &&str) -> Candidate {
         kind: Kind::of_path(parts(url).path),
         probability: 0.9,
         expected_size: 1000.0,
+        known_for: Duration::ZERO,
     }
 }
 

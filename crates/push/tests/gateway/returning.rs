@@ -148,6 +148,81 @@ fn claims_release_the_bodies_of_a_page() {
     assert_eq!(pair.gateway.take_counts().withheld, 0);
 }
 
+const DAY: Duration = Duration::from_hours(24);
+
+/// The first resources of a page, which have come with a new version of the site.
+const NEW_PARTS: [&str; 4] = [
+    "http://a.test/1.css",
+    "http://a.test/2.js",
+    "http://a.test/3.js",
+    "http://a.test/4.png",
+];
+
+/// The other resources of the page, which the site has had for a month.
+const OLD_PARTS: [&str; 10] = [
+    "http://a.test/a.png",
+    "http://a.test/b.png",
+    "http://a.test/c.png",
+    "http://a.test/d.png",
+    "http://a.test/e.png",
+    "http://a.test/f.png",
+    "http://a.test/g.png",
+    "http://a.test/h.png",
+    "http://a.test/i.png",
+    "http://a.test/j.png",
+];
+
+/// Returns the number of old resources that a returning browser gets early if it claims these.
+/// Users of the site have requested the new resources for this time, if any has.
+fn old_fetches_after(claimed: &[&str], new_for: Option<Duration>) -> usize {
+    let images = [NEW_PARTS.as_slice(), &OLD_PARTS].concat();
+    let body: String = images
+        .iter()
+        .map(|url| format!("<img src={url}>"))
+        .collect();
+    let mut pages = vec![(url("page"), html(&body))];
+    pages.extend(images.iter().map(|url| ((*url).to_owned(), fresh_image())));
+    let mut pair = pair(&pages);
+    let old = OLD_PARTS.iter().map(|url| (*url, 30 * DAY));
+    let new = NEW_PARTS.iter().filter_map(|url| Some((*url, new_for?)));
+    let known: Vec<_> = old.chain(new).collect();
+    pair.predictor = Some(Needs::of_known("http://a.test/page", &known));
+    assert_eq!(fetches_with(&mut pair, "page", WITH_COOKIE), 0);
+    for url in claimed {
+        pair.report(Fate::Late, url);
+    }
+    pair.run_for(LOADED);
+    let asked = pair.take_asked().into_iter();
+    let is_early = |url: &&str| OLD_PARTS.contains(url) && !claimed.contains(url);
+    asked.filter(|asked| is_early(&asked.url.as_str())).count()
+}
+
+/// A visitor of the old version has the old resources, and claims the new ones alone.
+#[test]
+fn claims_of_new_resources_release_no_old_ones() {
+    for new_for in [None, Some(DAY)] {
+        assert_eq!(old_fetches_after(&NEW_PARTS, new_for), 0, "{new_for:?}");
+    }
+    let month = Some(30 * DAY);
+    assert_eq!(
+        old_fetches_after(&NEW_PARTS, month),
+        OLD_PARTS.len(),
+        "all are old"
+    );
+}
+
+/// A browser that has lost its cache claims the resources in the order of the page, six at once.
+#[test]
+fn claims_of_old_resources_release_the_others() {
+    let six = [NEW_PARTS.as_slice(), &OLD_PARTS[..2]].concat();
+    for new_for in [None, Some(DAY)] {
+        let released = old_fetches_after(&six, new_for);
+        assert_eq!(released, OLD_PARTS.len() - 2, "{new_for:?}");
+    }
+    let old = old_fetches_after(&OLD_PARTS[..1], Some(DAY));
+    assert_eq!(old, 4, "one claim, which speaks for the new ones as well");
+}
+
 #[test]
 fn claim_of_an_uncacheable_resource_releases_no_other() {
     let mut pair = pair(&site(30, html));

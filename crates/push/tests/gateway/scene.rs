@@ -2,7 +2,7 @@
 //! The predictor records its calls.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tandem_http::{RequestHead, ResponseHead, Scheme};
 use tandem_predict::auto::url::Kind;
@@ -44,6 +44,7 @@ impl Predictor for Recorder {
             kind: Kind::Image,
             probability: 0.9,
             expected_size: 1000.0,
+            known_for: Duration::ZERO,
         };
         Vec::from_iter(is_page.then_some(candidate))
     }
