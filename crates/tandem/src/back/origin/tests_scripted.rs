@@ -17,7 +17,7 @@ use crate::back::doubles::body_of;
 pub(super) use crate::back::doubles::run;
 use crate::back::tests_over_paths;
 use crate::error::Error;
-use crate::exchange::{Exchange, Peer};
+use crate::exchange::{Exchange, Part, Peer, Reply};
 use crate::path::Path;
 use crate::stage::Stage as _;
 use crate::transport::doubles::{FakeDial, served};
@@ -48,6 +48,8 @@ pub(super) struct Behaviour {
     /// True if only the end of the connection marks the ends of its responses to paths that begin
     /// with `/open`. If a request lies unread behind such a response, half of the body is lost.
     pub(super) closes_open: bool,
+    /// True if it sends hints before each response.
+    pub(super) hints: bool,
 }
 
 pub(super) const REGULAR: Behaviour = Behaviour {
@@ -60,6 +62,7 @@ pub(super) const REGULAR: Behaviour = Behaviour {
     confused: None,
     version: "HTTP/1.1",
     closes_open: false,
+    hints: false,
 };
 
 /// The observations of an origin.
@@ -161,6 +164,10 @@ async fn serve(mut path: Path, behaviour: &Cell<Behaviour>, seen: &Seen) -> io::
         } else {
             "Connection: keep-alive\r\n"
         };
+        if now.hints {
+            let hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n";
+            path.write_all(hints).await?;
+        }
         let version = now.version;
         let sized = match is_open {
             true => String::new(),
@@ -218,6 +225,17 @@ fn exchange(path: &str, fields: &[(&str, &str)]) -> Exchange {
     }
 }
 
+/// Returns the statuses of the heads in a reply.
+async fn statuses(mut reply: Reply) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    while let Some(part) = reply.part().await {
+        if let Part::Hints(head) | Part::Head(head) = part.expect("a whole reply") {
+            statuses.push(head.status);
+        }
+    }
+    statuses
+}
+
 pub(super) type Fetched = JoinHandle<Result<Vec<u8>, Error>>;
 
 impl Scene {
@@ -257,6 +275,11 @@ impl Scene {
 
     pub(super) fn fetch(&self, path: &str) -> Fetched {
         self.fetch_with(path, &[])
+    }
+
+    /// Returns the statuses of the heads in the response to a request.
+    pub(super) fn statuses(&self, path: &str, fields: &[(&str, &str)]) -> JoinHandle<Vec<u16>> {
+        tokio::task::spawn_local(statuses(self.stage.call(exchange(path, fields))))
     }
 
     /// Shows the stage that the origin keeps connections open.

@@ -162,6 +162,7 @@ impl Http1Client {
             timer: &mut timer,
             progress: None,
             input: Bytes::new(),
+            held: None,
         };
         let content = SentContent::of(&exchange.request, framing);
         // The rare cases are boxed, so that they do not enlarge the future of each exchange.

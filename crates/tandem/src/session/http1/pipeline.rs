@@ -23,7 +23,8 @@
 //! A server that closes its connection resets it if a request on it is unread. The end of a
 //! response that only the close marks is then unknown, and the last bytes may be lost. If a request
 //! is behind such a response, both are repeated, each on its own connection. Requests to this
-//! origin are not pipelined any more.
+//! origin are not pipelined any more. Interim responses such as 103 wait for the head that shows
+//! this, since no request is repeated after a part of its response.
 //!
 //! nginx keeps each connection with pipelined requests after its last response until the client
 //! closes it too, and counts it as one in use. [`Http1Client::fate`] therefore tells whether a
@@ -49,7 +50,7 @@ use super::buffers;
 use super::client::{CarrierState, send_head, sent_error};
 use super::response::{ReadTimer, ResponseReader};
 use crate::error::{Error, Kind, Retry, Side};
-use crate::exchange::{Exchange, Sink};
+use crate::exchange::{Exchange, Part, Sink};
 use crate::path::Path;
 
 /// The largest number of requests without a complete response on one connection.
@@ -510,6 +511,9 @@ impl Http1Client {
             timer: &mut timer,
             progress: None,
             input,
+            // The response may have to be read on another connection. Browsers take hints for
+            // documents only.
+            held: is_pipelinable(exchange).then(Vec::new),
         };
         let response = async {
             let response = reader.heads(&mut path, sink).await?;
@@ -523,6 +527,9 @@ impl Http1Client {
             let keeps = traits.note_response(&response, follows)?;
             self.answered.set(self.answered.get() + 1);
             traits.note_life(self.answered.get(), keeps);
+            for hints in reader.held.take().unwrap_or_default() {
+                sink.send(Part::Hints(hints)).await;
+            }
             reader.rest(&mut path, response, sink).await?;
             Ok(keeps)
         };

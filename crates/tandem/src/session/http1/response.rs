@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use tandem_http::Method;
 use tandem_http::h1::{self, BadResponse, Decoder, Limits};
+use tandem_http::{Method, ResponseHead};
 use tokio::io::AsyncRead;
 use tokio::time::{Instant, Sleep};
 
@@ -74,10 +74,12 @@ pub(super) struct ResponseReader<'a> {
     pub(super) progress: Option<Rc<Progress>>,
     /// The bytes that were read and belong to the rest of the response.
     pub(super) input: Bytes,
+    /// The interim heads that the caller passes on with the final one, if they wait for that.
+    pub(super) held: Option<Vec<ResponseHead>>,
 }
 
 impl ResponseReader<'_> {
-    /// Reads the interim heads, which it passes on, and the final head.
+    /// Reads the interim heads, which it passes on or holds, and the final head.
     pub(super) async fn heads<R: AsyncRead + Unpin>(
         &mut self,
         path: &mut R,
@@ -107,7 +109,10 @@ impl ResponseReader<'_> {
                 if let Some(progress) = &self.progress {
                     progress.note_interim(response.head.status);
                 }
-                sink.send(Part::Hints(response.head)).await;
+                match &mut self.held {
+                    Some(held) => held.push(response.head),
+                    None => sink.send(Part::Hints(response.head)).await,
+                }
             } else {
                 return Ok(response);
             }

@@ -97,11 +97,12 @@ fn request_behind_a_closed_connection_is_repeated() {
 #[test]
 fn response_that_the_connection_ends_is_read_alone() {
     run(async {
-        for connections in [1, 3] {
+        for (connections, hints) in [(1, false), (3, false), (1, true), (3, true)] {
             let scene = Scene::new(REGULAR, connections);
             scene.begin().await;
             scene.behaviour.set(Behaviour {
                 closes_open: true,
+                hints,
                 ..REGULAR
             });
             let paths = ["/a", "/open", "/b", "/open/c", "/d", "/open/e", "/f"];
@@ -114,6 +115,30 @@ fn response_that_the_connection_ends_is_read_alone() {
             assert_eq!(scene.depth(), 1);
             let repeated = scene.requests() - 1 - 2 * paths.len();
             assert!(repeated <= 2 * connections, "{repeated}");
+        }
+    });
+}
+
+#[test]
+fn hints_precede_the_heads_of_pipelined_responses() {
+    run(async {
+        let scene = Scene::new(REGULAR, 1);
+        scene.begin().await;
+        scene.behaviour.set(Behaviour {
+            closes_open: true,
+            hints: true,
+            ..REGULAR
+        });
+        let document = [("accept", "text/html,*/*")];
+        let fetched = [
+            ("/open/a", &[][..]),
+            ("/b", &[]),
+            ("/open/c", &[]),
+            ("/d", &document),
+        ]
+        .map(|(path, fields)| scene.statuses(path, fields));
+        for statuses in fetched {
+            assert_eq!(statuses.await.expect("a task"), [103, 200]);
         }
     });
 }
