@@ -212,7 +212,8 @@ impl Store {
         let new = || Resource {
             group,
             crowd: Crowd::default(),
-            variants: Vec::new(),
+            // Few resources have more than one.
+            variants: Vec::with_capacity(1),
             weight: 0,
             name: self
                 .names
@@ -291,6 +292,10 @@ impl Store {
         members.count += 1;
         members.weight += resource.weight;
         if is_new {
+            if members.keys.is_empty() {
+                // Many users store one response.
+                members.keys.reserve_exact(1);
+            }
             members.keys.push_back(key.clone());
             if let (Some(names), Some(name)) = (&mut self.names, resource.name) {
                 names.enter(name, &key);

@@ -137,7 +137,9 @@ impl Body {
     }
 
     /// Creates a body of pieces of which the large ones are counted.
-    fn of_counted(pieces: Vec<Bytes>, counter: &Arc<AtomicU64>) -> Self {
+    fn of_counted(mut pieces: Vec<Bytes>, counter: &Arc<AtomicU64>) -> Self {
+        // A list that has grown piece by piece has room for at least four.
+        pieces.shrink_to_fit();
         let len = pieces.iter().map(|piece| piece.len() as u64).sum();
         let small = pieces
             .iter()
@@ -368,6 +370,13 @@ mod tests {
     fn small_pieces_of_a_body_are_joined() {
         let small = Body::new(vec![Bytes::from_static(b"ab"), Bytes::from_static(b"cd")]);
         assert_eq!(small.pieces.pieces.len(), 1);
+        let mut grown = Vec::with_capacity(4);
+        grown.push(Bytes::from_static(b"ab"));
+        assert_eq!(
+            Body::new(grown).pieces.pieces.capacity(),
+            1,
+            "no spare room"
+        );
         let large = Bytes::from(vec![1; SMALL_PIECE]);
         assert_eq!(Body::new(vec![large.clone(), large]).pieces.pieces.len(), 2);
         assert!(Body::new(Vec::new()).is_empty());

@@ -171,3 +171,16 @@ proptest::proptest! {
         }
     }
 }
+
+/// Many users have one stored response each.
+#[test]
+fn group_of_one_resource_has_no_spare_room() {
+    let mut store = Store::new(1 << 20, 1 << 20);
+    add(&mut store, 1, 1, 100);
+    let members = store.groups.get(&group(1)).expect("it has a member");
+    assert_eq!(members.keys.capacity(), 1);
+    let resource = store.resources.peek(&key(1)).expect("it is stored");
+    assert_eq!(resource.variants.capacity(), 1);
+    add(&mut store, 2, 1, 100);
+    check(&store);
+}
