@@ -33,6 +33,12 @@ pub(super) struct ClientCache {
 #[derive(Default)]
 struct Tables {
     recent: HashMap<u32, Holding>,
+    rare: Option<Box<RareTables>>,
+}
+
+/// The tables that few sessions need.
+#[derive(Default)]
+struct RareTables {
     older: HashMap<u32, Holding>,
     earlier: HashSet<u32>,
     /// The URLs whose responses must not be pushed, so that each is fetched for nothing once only.
@@ -43,9 +49,9 @@ struct Tables {
 
 impl ClientCache {
     pub(super) fn is_empty(&self) -> bool {
-        self.tables.as_ref().is_none_or(|tables| {
-            tables.recent.is_empty() && tables.older.is_empty() && tables.earlier.is_empty()
-        })
+        let has_none = |rare: &RareTables| rare.older.is_empty() && rare.earlier.is_empty();
+        let recent = self.tables.as_ref().map(|tables| &tables.recent);
+        recent.is_none_or(HashMap::is_empty) && self.rare().is_none_or(has_none)
     }
 
     /// Returns whether the browser needs no push of this URL.
@@ -82,29 +88,30 @@ impl ClientCache {
 
     /// Records that the response of this URL must not be pushed. A full set is cleared first.
     pub(super) fn note_unpushable(&mut self, url: u32) {
-        insert_bounded(&mut self.tables_mut().unpushable, url);
+        insert_bounded(&mut self.rare_mut().unpushable, url);
     }
 
     /// Records that a push of this URL served a request.
     pub(super) fn note_pushable(&mut self, url: u32) {
-        if let Some(tables) = &mut self.tables {
-            tables.unpushable.remove(&url);
+        let tables = self.tables.as_mut();
+        if let Some(rare) = tables.and_then(|tables| tables.rare.as_mut()) {
+            rare.unpushable.remove(&url);
         }
     }
 
     pub(super) fn is_unpushable(&self, url: u32) -> bool {
-        let tables = self.tables.as_ref();
-        tables.is_some_and(|tables| tables.unpushable.contains(&url))
+        self.rare()
+            .is_some_and(|rare| rare.unpushable.contains(&url))
     }
 
     /// Records that a check of this URL confirmed no copy. A full set is cleared first.
     pub(super) fn note_uncheckable(&mut self, url: u32) {
-        insert_bounded(&mut self.tables_mut().uncheckable, url);
+        insert_bounded(&mut self.rare_mut().uncheckable, url);
     }
 
     pub(super) fn is_uncheckable(&self, url: u32) -> bool {
-        let tables = self.tables.as_ref();
-        tables.is_some_and(|tables| tables.uncheckable.contains(&url))
+        self.rare()
+            .is_some_and(|rare| rare.uncheckable.contains(&url))
     }
 
     /// Records that the browser did not use a push.
@@ -116,7 +123,7 @@ impl ClientCache {
 
     /// Records that the client holds this URL from an earlier session.
     pub(super) fn note_earlier(&mut self, url: u32) {
-        let earlier = &mut self.tables_mut().earlier;
+        let earlier = &mut self.rare_mut().earlier;
         if earlier.len() < MAX_EARLIER {
             earlier.insert(url);
         }
@@ -125,7 +132,9 @@ impl ClientCache {
     pub(super) fn forget(&mut self, url: u32) {
         if let Some(tables) = &mut self.tables {
             tables.recent.remove(&url);
-            tables.older.remove(&url);
+            if let Some(rare) = &mut tables.rare {
+                rare.older.remove(&url);
+            }
         }
     }
 
@@ -133,21 +142,28 @@ impl ClientCache {
         self.tables.get_or_insert_default()
     }
 
+    fn rare_mut(&mut self) -> &mut RareTables {
+        self.tables_mut().rare.get_or_insert_default()
+    }
+
+    fn rare(&self) -> Option<&RareTables> {
+        self.tables.as_ref()?.rare.as_deref()
+    }
+
     fn is_earlier(&self, url: u32) -> bool {
-        let tables = self.tables.as_ref();
-        tables.is_some_and(|tables| tables.earlier.contains(&url))
+        self.rare().is_some_and(|rare| rare.earlier.contains(&url))
     }
 
     fn get(&self, url: u32) -> Option<Holding> {
-        let tables = self.tables.as_ref()?;
-        let recent = tables.recent.get(&url);
-        recent.or_else(|| tables.older.get(&url)).copied()
+        let recent = self.tables.as_ref()?.recent.get(&url);
+        recent.or_else(|| self.rare()?.older.get(&url)).copied()
     }
 
     fn insert(&mut self, url: u32, holding: Holding) {
         let tables = self.tables_mut();
         if tables.recent.len() >= GENERATION {
-            tables.older = std::mem::take(&mut tables.recent);
+            let recent = std::mem::take(&mut tables.recent);
+            tables.rare.get_or_insert_default().older = recent;
         }
         tables.recent.insert(url, holding);
     }
@@ -220,7 +236,8 @@ mod tests {
         cache.forget(4096);
         assert!(!cache.is_usable(4096), "in the older generation, too");
         let tables = cache.tables.unwrap();
-        assert_eq!(tables.recent.len() + tables.older.len(), 4096);
+        let older = tables.rare.unwrap().older;
+        assert_eq!(tables.recent.len() + older.len(), 4096);
     }
 
     #[test]
@@ -248,6 +265,9 @@ mod tests {
         assert!(!cache.is_usable(1) && !cache.is_validatable(1) && !cache.has_received(1));
         assert!(!cache.is_unpushable(1) && !cache.is_uncheckable(1) && cache.is_empty());
         assert!(cache.tables.is_none());
+        cache.note_answer(1, Reuse::Fresh);
+        assert!(cache.rare().is_none(), "one answer needs one table");
+        cache.forget(1);
         cache.note_uncheckable(1);
         assert!(cache.is_uncheckable(1) && cache.is_empty());
     }

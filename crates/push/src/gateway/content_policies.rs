@@ -50,9 +50,13 @@ struct Entry {
     number: u64,
 }
 
-/// The hashes of hosts with lost policies.
+/// The hosts with lost policies. Few sessions lose any.
 #[derive(Default)]
-struct LostHosts {
+struct LostHosts(Option<Box<HostHashes>>);
+
+/// The hashes of hosts.
+#[derive(Default)]
+struct HostHashes {
     hashes: HashSet<u64>,
     hasher: RandomState,
     is_full: bool,
@@ -60,20 +64,26 @@ struct LostHosts {
 
 impl LostHosts {
     fn add(&mut self, url: &str) {
-        let hash = self.hasher.hash_one(authority(url));
-        if self.hashes.len() < MAX_LOST {
-            self.hashes.insert(hash);
+        let hosts = self.0.get_or_insert_default();
+        let hash = hosts.hasher.hash_one(authority(url));
+        if hosts.hashes.len() < MAX_LOST {
+            hosts.hashes.insert(hash);
         } else {
-            self.is_full |= !self.hashes.contains(&hash);
+            hosts.is_full |= !hosts.hashes.contains(&hash);
         }
     }
 
     fn has_host_of(&self, url: &str) -> bool {
-        self.is_full || self.hashes.contains(&self.hasher.hash_one(authority(url)))
+        self.0.as_ref().is_some_and(|hosts| {
+            hosts.is_full
+                || hosts
+                    .hashes
+                    .contains(&hosts.hasher.hash_one(authority(url)))
+        })
     }
 
-    fn is_empty(&self) -> bool {
-        self.hashes.is_empty()
+    const fn is_empty(&self) -> bool {
+        self.0.is_none()
     }
 }
 

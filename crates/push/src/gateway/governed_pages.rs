@@ -156,7 +156,7 @@ impl Gateway {
         let policies = match (is_document, page.initiator()) {
             (true, _) => self.content_policies.of(url),
             (false, Some(referrer)) => {
-                let viewed = self.view.as_ref().map(PageView::url);
+                let viewed = self.view.as_deref().map(PageView::url);
                 let of_push = self.page_of_referrer(page.request());
                 let pages = viewed.into_iter().chain(of_push.as_deref());
                 self.content_policies.of_referrer(referrer, pages)

@@ -210,7 +210,7 @@ impl Gateway {
         };
         let waiting = self.hosts.begin_page();
         self.collect_pages(waiting);
-        self.view = Some(PageView::new(now, url, treatment));
+        self.view = Some(Box::new(PageView::new(now, url, treatment)));
         Some(treatment)
     }
 

@@ -276,7 +276,8 @@ impl Gateway {
         };
         let waiting = self.hosts.begin_page();
         self.collect_pages(waiting);
-        self.view = Some(PageView::new(now, &push.url, Treatment::Pushed));
+        let view = PageView::new(now, &push.url, Treatment::Pushed);
+        self.view = Some(Box::new(view));
         let Some(predictor) = predictor.filter(|_| !self.closed) else {
             return;
         };

@@ -129,7 +129,7 @@ pub struct Gateway {
     /// The list of hosts for which the client opens HTTPS; `None` before it has sent a list.
     opened: Option<OpenedList>,
     /// The page that the user looks at.
-    pub(super) view: Option<PageView>,
+    pub(super) view: Option<Box<PageView>>,
     /// The documents that may follow that page.
     pub(super) next: NextPages,
     /// The last page for which needs were skipped, because the client was thought to hold them.
@@ -439,5 +439,11 @@ mod tests {
         request.fields.set(OPENED_FIELD, "b.test");
         gateway.note_opened(&request);
         assert!(gateway.is_tunnelled(url) && gateway.is_opened("https://b.test/x"));
+    }
+
+    /// A gateway keeps those of thousands of idle sessions.
+    #[test]
+    fn machine_of_a_session_is_small() {
+        assert!(size_of::<Gateway>() <= 1440, "{}", size_of::<Gateway>());
     }
 }

@@ -37,9 +37,16 @@ impl Cookies {
 pub(super) struct SessionCookies {
     audience: Audience,
     hosts: CookieHosts,
-    /// The changes that outdate early requests, if the session has one user.
+    /// The cookies of the one user of the session, once responses have changed any.
+    own: Option<Box<OwnCookies>>,
+}
+
+/// The knowledge about the cookies of a user.
+#[derive(Default)]
+struct OwnCookies {
+    /// The changes that outdate early requests.
     changed: ChangedCookies,
-    /// The paths of cookies that responses have set, if the session has one user.
+    /// The paths of cookies that responses have set.
     paths: KnownPaths,
 }
 
@@ -49,8 +56,7 @@ impl SessionCookies {
         Self {
             audience,
             hosts: CookieHosts::default(),
-            changed: ChangedCookies::default(),
-            paths: KnownPaths::default(),
+            own: None,
         }
     }
 
@@ -82,12 +88,12 @@ impl SessionCookies {
 
     /// Notes the paths of cookies that the browser gets.
     pub(super) fn note_paths(&mut self, changes: &CookieChanges) {
-        self.paths.note(changes);
+        self.own.get_or_insert_default().paths.note(changes);
     }
 
     /// Returns the cookies of a page's request that not all of its other requests carry.
     pub(super) fn limited_by_paths(&self, request: &RequestHead) -> Option<CookieChanges> {
-        self.paths.of(request)
+        self.own.as_ref()?.paths.of(request)
     }
 
     /// Notes changes of cookies. `by` is the response to the browser's own request that makes them.
@@ -97,7 +103,7 @@ impl SessionCookies {
         scopes: impl IntoIterator<Item = CookieScope>,
     ) {
         for scope in scopes {
-            self.changed.add(by, scope);
+            self.own.get_or_insert_default().changed.add(by, scope);
         }
     }
 
@@ -109,19 +115,20 @@ impl SessionCookies {
     }
 
     /// Returns the number of the last change. A page keeps the number at the time of its request.
-    pub(super) const fn last_change(&self) -> u64 {
-        self.changed.last()
+    pub(super) fn last_change(&self) -> u64 {
+        self.own.as_ref().map_or(0, |own| own.changed.last())
     }
 
     /// Returns whether all changes since the request for a page are those of the page.
     pub(super) fn knows_changes_of(&self, page: &Page) -> bool {
-        self.changed.are_of(page.cookies_of, page.response)
+        let changed = self.own.as_ref().map(|own| &own.changed);
+        changed.is_none_or(|changed| changed.are_of(page.cookies_of, page.response))
     }
 
     /// Returns whether an early request for a page carries cookies that have changed meanwhile.
     pub(super) fn outdate(&self, page: &Page, request: &RequestHead) -> bool {
-        self.changed
-            .outdate(page.cookies_of, page.response, request)
+        let changed = self.own.as_ref().map(|own| &own.changed);
+        changed.is_some_and(|changed| changed.outdate(page.cookies_of, page.response, request))
     }
 }
 

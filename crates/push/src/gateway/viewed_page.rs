@@ -25,7 +25,7 @@ pub(super) struct NextPages {
     /// The pushes that the client takes.
     pub(super) taken: NextPush,
     /// The page that the user looks at, until its documents are promised.
-    viewed: Option<ViewedPage>,
+    viewed: Option<Box<ViewedPage>>,
     /// The requests of the documents that were promised last.
     pub(super) promised: Vec<Arc<RequestHead>>,
     /// The requests with unsafe methods that are under way.
@@ -91,15 +91,19 @@ impl NextPages {
 
     /// Remembers a page whose load has not ended.
     pub(super) fn view(&mut self, now: Instant, page: Option<ViewedPage>) {
-        self.viewed = page.map(|page| ViewedPage {
-            due: now + IDLE_PERIOD,
-            ..page
+        self.viewed = page.map(|page| {
+            Box::new(ViewedPage {
+                due: now + IDLE_PERIOD,
+                ..page
+            })
         });
     }
 
     /// Takes the page if its load may have ended.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<ViewedPage> {
-        self.viewed.take_if(|page| page.due <= now)
+        self.viewed
+            .take_if(|page| page.due <= now)
+            .map(|page| *page)
     }
 
     /// Counts a page, which earns a little.

@@ -69,7 +69,7 @@ fn hosts_with_lost_policies_are_bounded() {
     assert_eq!(known.of(&host(0)), closed());
     known.set_frame("http://b.test/", policies("img-src 'none'"));
     assert_eq!(known.of("http://c.test/"), closed());
-    assert_eq!(known.frames.lost.hashes.len(), MAX_LOST);
+    assert_eq!(known.frames.lost.0.as_ref().unwrap().hashes.len(), MAX_LOST);
 }
 
 /// Many style sheets have the policies of one document.
