@@ -158,7 +158,8 @@ impl Allowances {
         }
     }
 
-    /// Adds what the claim of a resource of this age permits. `trust` is that after the claim.
+    /// Adds the fetches that the claim of a resource of this age permits. `trust` is that after the
+    /// claim.
     pub(super) fn add_claim(&mut self, trust: Trust, claimed: KnownSince) {
         let Trust::After(claims) = trust else {
             self.is_unlimited = true;

@@ -49,8 +49,8 @@ impl Page {
         is_followed
     }
 
-    /// Lets the request for the target of a redirect repeat what the browser repeats: the metadata
-    /// of the redirected request, as it does within an origin (Fetch Metadata, section 2.3), and the
+    /// Lets the request for the target of a redirect repeat fields of the redirected request, as
+    /// the browser does: its metadata, within an origin (Fetch Metadata, section 2.3), and the
     /// demand of a reload. Returns false if the metadata are not known. The promise of the target
     /// may have to wait, or be refused.
     pub(in super::super) fn repeat_fields(
