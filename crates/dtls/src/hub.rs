@@ -8,8 +8,10 @@
 //!            └─ Data ──▶ the queue of the association with that id
 //! ```
 //!
-//! Without a listener, as during a drain, nothing new begins and no Retry is sent. The client
-//! repeats its hello until the next process answers.
+//! Without a listener, as during a drain, nothing new begins and no Retry is sent. The address of
+//! the socket is handed over to the next process ([`tandem::transport::handover`]), and each
+//! association gets a socket of its own. If that fails, clients repeat their hellos until the
+//! process has ended.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,6 +21,7 @@ use std::time::Instant;
 
 use ring::rand::{SecureRandom, SystemRandom};
 use tandem::metrics::METRICS;
+use tandem::transport::handover::{Flow, hand_over};
 use tandem::users::subscriber;
 use tokio::sync::mpsc;
 
@@ -40,7 +43,7 @@ pub(crate) struct Hub {
     cookies: Cookies,
     start: Instant,
     state: Mutex<State>,
-    /// The socket, for listeners that begin while associations of earlier ones live.
+    /// The socket, which is handed over after the last listener.
     bound: UdpSocket,
 }
 
@@ -51,6 +54,8 @@ struct State {
     next_listener: u64,
     /// The new associations that wait for each listener, by their networks.
     waiting: HashMap<(u64, IpAddr), usize>,
+    /// True once the address of the socket was handed over.
+    handed_over: bool,
 }
 
 /// A client that has shown a cookie.
@@ -100,12 +105,13 @@ impl Drop for Route {
 pub(crate) struct Hubs(Arc<Mutex<HashMap<SocketAddr, Weak<Hub>>>>);
 
 impl Hubs {
-    /// Returns the hub of a socket, and creates it if there is none.
+    /// Returns the hub of a socket, and creates it if there is none or its address was handed over.
     pub(crate) fn of(&self, socket: &UdpSocket) -> io::Result<Arc<Hub>> {
         let address = socket.local_addr()?;
         let mut hubs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         hubs.retain(|_, hub| hub.strong_count() > 0);
-        if let Some(hub) = hubs.get(&address).and_then(Weak::upgrade) {
+        let present = hubs.get(&address).and_then(Weak::upgrade);
+        if let Some(hub) = present.filter(|hub| !hub.state().handed_over) {
             return Ok(hub);
         }
         let hub = Arc::new(Hub::new(socket.try_clone()?));
@@ -117,7 +123,8 @@ impl Hubs {
     pub(crate) fn bound(&self, address: SocketAddr) -> Option<UdpSocket> {
         let hubs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let hub = hubs.get(&address).and_then(Weak::upgrade)?;
-        hub.bound.try_clone().ok()
+        let is_free = hub.state().handed_over;
+        (!is_free).then(|| hub.bound.try_clone().ok()).flatten()
     }
 }
 
@@ -150,8 +157,28 @@ impl Hub {
         (number, receiver)
     }
 
+    /// Removes a listener. After the last one, the address is free for the next process.
     pub(crate) fn remove_listener(&self, number: u64) {
-        self.state().listeners.retain(|(own, _)| *own != number);
+        let mut state = self.state();
+        state.listeners.retain(|(own, _)| *own != number);
+        if !state.listeners.is_empty() || state.handed_over {
+            return;
+        }
+        let inboxes: Vec<_> = state.routes.values().collect();
+        let flows: Vec<Flow> = inboxes.iter().map(|inbox| inbox.flow()).collect();
+        match hand_over(&self.bound, &flows) {
+            Ok(sockets) => {
+                for (inbox, socket) in inboxes.into_iter().zip(sockets) {
+                    if let Some(socket) = socket {
+                        inbox.separate(socket);
+                    }
+                }
+                state.handed_over = true;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the UDP address is taken until the last connection ends");
+            }
+        }
     }
 
     /// Takes datagrams that the thread of listener `number` has read. Replies are appended to

@@ -5,9 +5,10 @@
 //! the client's therefore wait in a small queue of their own. They cannot displace those of the
 //! client, and one that has a new address still passes (RFC 9000, section 9.3).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use tandem::transport::handover::Flow;
 use tokio::sync::Notify;
 
 use crate::ends::Ends;
@@ -93,6 +94,10 @@ pub(crate) struct Inbox {
 struct Waiting {
     /// The address of the client.
     client: SocketAddr,
+    /// The address of this machine at which the last datagrams of the client have arrived.
+    reached: Option<IpAddr>,
+    /// A socket for this association only, which it has not taken yet.
+    separate: Option<UdpSocket>,
     /// The datagrams of `own` at most.
     most: usize,
     own: Queue,
@@ -104,6 +109,8 @@ impl Inbox {
         Self {
             waiting: Mutex::new(Waiting {
                 client,
+                reached: None,
+                separate: None,
                 most: UNCONNECTED,
                 own: Queue::default(),
                 strange: Queue::default(),
@@ -122,6 +129,7 @@ impl Inbox {
         let mut waiting = self.waiting();
         let dropped = if arrived.from.peer == waiting.client {
             let most = waiting.most;
+            waiting.reached = arrived.from.own.or(waiting.reached);
             waiting.own.push(arrived, most)
         } else {
             waiting.strange.push(arrived, STRANGE)
@@ -139,6 +147,26 @@ impl Inbox {
     /// Notes that the handshake is over.
     pub(crate) fn widen(&self) {
         self.waiting().most = OWN;
+    }
+
+    /// Returns the ends between which the client's datagrams travel.
+    pub(crate) fn flow(&self) -> Flow {
+        let waiting = self.waiting();
+        Flow {
+            own: waiting.reached,
+            peer: waiting.client,
+        }
+    }
+
+    /// Gives the association a socket that receives its datagrams from now on.
+    pub(crate) fn separate(&self, socket: UdpSocket) {
+        self.waiting().separate = Some(socket);
+        self.arrived.notify_one();
+    }
+
+    /// Takes the socket that was given, if there is one.
+    pub(crate) fn take_separate(&self) -> Option<UdpSocket> {
+        self.waiting().separate.take()
     }
 
     /// Waits until datagrams have arrived. The future can be dropped without a loss.

@@ -34,7 +34,12 @@ pub(crate) enum Socket {
         moved: Option<Instant>,
     },
     /// The socket of a listener, and the queue of datagrams for this association.
-    Shared { port: Rc<Port>, reader: Reader },
+    Shared {
+        port: Rc<Port>,
+        reader: Reader,
+        /// The socket that receives the datagrams after the address was handed over.
+        separate: Option<Port>,
+    },
 }
 
 /// Creates the socket of a client, which is connected to `remote`. The system chooses its address,
@@ -86,9 +91,24 @@ impl Socket {
     pub(crate) async fn arrived(&self) -> io::Result<()> {
         match self {
             Self::Own { port, .. } => port.readable().await,
-            Self::Shared { reader, .. } => {
+            Self::Shared {
+                reader,
+                separate: None,
+                ..
+            } => {
                 reader.inbox.arrived().await;
                 Ok(())
+            }
+            Self::Shared {
+                reader,
+                separate: Some(port),
+                ..
+            } => {
+                tokio::select! {
+                    biased;
+                    () = reader.inbox.arrived() => Ok(()),
+                    ready = port.readable() => ready,
+                }
             }
         }
     }
@@ -105,9 +125,14 @@ impl Socket {
                     ..*arrived
                 });
             }),
-            Self::Shared { reader, .. } => {
-                reader.receive(take);
-                Ok(())
+            Self::Shared {
+                reader, separate, ..
+            } => {
+                reader.receive(&mut take);
+                if let Some(socket) = reader.inbox.take_separate() {
+                    *separate = Some(Port::new(socket)?);
+                }
+                separate.as_ref().map_or(Ok(()), |port| port.receive(take))
             }
         }
     }

@@ -380,6 +380,7 @@ impl Listener for Accepting {
         let socket = Socket::Shared {
             port: Rc::clone(&self.port),
             reader: Reader::new(inbox),
+            separate: None,
         };
         let (settings, identity) = (self.settings.clone(), self.identity.get());
         let (clients, reading) = (self.clients.clone(), Rc::clone(&self.reading));

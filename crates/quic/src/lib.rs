@@ -34,6 +34,7 @@ mod guard;
 mod io_thread;
 mod issued;
 mod listener;
+mod listener_socket;
 mod resets;
 mod settings;
 mod share;

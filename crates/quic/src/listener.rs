@@ -3,6 +3,9 @@
 //! The connections of a socket are shared among the listeners in turn. A connection from an address
 //! that was not validated begins its handshake at once, as long as few of them wait. Beyond that
 //! number the client has to prove its address first, by a Retry packet (RFC 9000 section 8.1).
+//!
+//! After the last listener, the address is handed over to the next process
+//! ([`tandem::transport::handover`]), and the connections that go on get sockets of their own.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,9 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quinn::{Endpoint, ServerConfig};
+use quinn::{Connection, Endpoint, ServerConfig};
 use tandem::carrier::{Carrier, Streams};
 use tandem::error::{Error, Kind, Side};
+use tandem::transport::handover::{Flow, connected, hand_over};
 use tandem::transport::{Incoming, Listener};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
@@ -24,6 +28,7 @@ use crate::carrier::QuicCarrier;
 use crate::early::Early;
 use crate::failure;
 use crate::io_thread::IoThread;
+use crate::listener_socket::ListenerSocket;
 use crate::resets::Resets;
 use crate::socket::enlarge;
 
@@ -47,10 +52,14 @@ pub(crate) struct Hub {
     listeners: Mutex<Listeners>,
     half_open: Arc<AtomicUsize>,
     stop: Arc<Notify>,
-    /// The socket, for listeners that begin while connections of earlier ones live.
+    /// The address of the socket before it was handed over.
+    address: SocketAddr,
+    /// The socket, which is handed over after the last listener.
     bound: UdpSocket,
+    /// The socket as the endpoint uses it.
+    socket: Arc<ListenerSocket>,
     /// The thread that moves the datagrams of the endpoint.
-    _io: Arc<IoThread>,
+    io: Arc<IoThread>,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +67,57 @@ struct Listeners {
     senders: Vec<(u64, mpsc::Sender<Newcomer>)>,
     next: usize,
     next_number: u64,
+    connections: HashMap<u64, Connected>,
+    next_connection: u64,
+    /// True once the address of the socket was handed over.
+    handed_over: bool,
+}
+
+/// A connection of a hub.
+#[derive(Debug)]
+enum Connected {
+    /// Its handshake is not over.
+    Begins(Flow),
+    /// It may move to another address.
+    Runs(Connection),
+}
+
+impl Connected {
+    /// Returns the ends between which the datagrams travel.
+    fn flow(&self) -> Flow {
+        match self {
+            Self::Begins(flow) => *flow,
+            Self::Runs(connection) => Flow {
+                own: connection.local_ip(),
+                peer: connection.remote_address(),
+            },
+        }
+    }
+}
+
+/// The entry of a connection in its hub. Dropping it removes the entry.
+#[derive(Debug)]
+struct Member {
+    hub: Arc<Hub>,
+    number: u64,
+}
+
+impl Member {
+    /// Notes that the connection runs.
+    fn runs(&self, connection: &Connection) {
+        let entry = Connected::Runs(connection.clone());
+        let mut listeners = lock(&self.hub.listeners);
+        listeners.connections.insert(self.number, entry);
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.hub.socket.remove(self.number);
+        let connection = lock(&self.hub.listeners).connections.remove(&self.number);
+        // The last handle of a connection may close it.
+        drop(connection);
+    }
 }
 
 /// A connection that begins.
@@ -88,7 +148,7 @@ impl Drop for HalfOpen {
 }
 
 impl Hubs {
-    /// Returns the hub of a socket, and starts it if there is none.
+    /// Returns the hub of a socket, and starts it if there is none or its address was handed over.
     fn of(
         &self,
         socket: UdpSocket,
@@ -97,26 +157,30 @@ impl Hubs {
     ) -> io::Result<Arc<Hub>> {
         let address = socket.local_addr()?;
         let mut hubs = lock(&self.0);
-        if let Some(hub) = hubs.get(&address).and_then(Weak::upgrade) {
+        let present = hubs.get(&address).and_then(Weak::upgrade);
+        if let Some(hub) = present.filter(|hub| !lock(&hub.listeners).handed_over) {
             return Ok(hub);
         }
         hubs.retain(|_, hub| hub.strong_count() > 0);
         enlarge(&socket);
         let bound = socket.try_clone()?;
         let runtime = io.runtime();
-        let endpoint = Endpoint::new(
+        let socket = Arc::new(ListenerSocket::new(runtime.wrap_udp_socket(socket)?));
+        let endpoint = Endpoint::new_with_abstract_socket(
             settings.resets.endpoint(address),
             // Each listener accepts with its present parameters. The keys of tokens stay.
             Some(ServerConfig::clone(&settings.config)),
-            socket,
+            Arc::clone(&socket) as _,
             runtime,
         )?;
         let hub = Arc::new(Hub {
             listeners: Mutex::default(),
             half_open: Arc::default(),
             stop: Arc::default(),
+            address,
             bound,
-            _io: Arc::clone(io),
+            socket,
+            io: Arc::clone(io),
         });
         let (stop, weak) = (Arc::clone(&hub.stop), Arc::downgrade(&hub));
         io.handle().spawn(distribute(endpoint, weak, stop));
@@ -129,7 +193,8 @@ impl Hubs {
     /// Returns the socket of the hub with this address, if it has one.
     pub(crate) fn bound(&self, address: SocketAddr) -> Option<UdpSocket> {
         let hub = lock(&self.0).get(&address).and_then(Weak::upgrade)?;
-        hub.bound.try_clone().ok()
+        let is_free = lock(&hub.listeners).handed_over;
+        (!is_free).then(|| hub.bound.try_clone().ok()).flatten()
     }
 }
 
@@ -161,8 +226,8 @@ impl Hub {
             (listeners.senders.is_empty(), listeners.next_number > 0)
         };
         if is_empty && has_begun {
-            // A drain or a reload has ended the accepting, and connections keep the socket open.
-            // The reply is shorter than the datagram, as for a port that is closed.
+            // A drain or a reload has ended the accepting. The reply is shorter than the datagram,
+            // as for a port that is closed.
             incoming.refuse();
             return;
         }
@@ -189,6 +254,59 @@ impl Hub {
         if let Some(newcomer) = lock(&self.listeners).give(newcomer) {
             // A spoofed address would get an answer for each datagram.
             newcomer.incoming.ignore();
+        }
+    }
+}
+
+impl Hub {
+    /// Adds a connection, which keeps its datagrams when the address is handed over.
+    fn join(self: &Arc<Self>, incoming: &quinn::Incoming) -> Member {
+        let flow = Flow {
+            own: incoming.local_ip(),
+            peer: incoming.remote_address(),
+        };
+        let mut listeners = lock(&self.listeners);
+        let number = listeners.next_connection;
+        listeners.next_connection += 1;
+        if listeners.handed_over
+            && let Ok(Some(socket)) = connected(self.address, &flow)
+        {
+            self.separate(number, socket);
+        }
+        let entry = Connected::Begins(flow);
+        listeners.connections.insert(number, entry);
+        drop(listeners);
+        Member {
+            hub: Arc::clone(self),
+            number,
+        }
+    }
+
+    fn separate(&self, number: u64, socket: UdpSocket) {
+        enlarge(&socket);
+        match self.io.runtime().wrap_udp_socket(socket) {
+            Ok(socket) => self.socket.add(number, socket),
+            Err(error) => tracing::debug!(%error, "a connection loses its socket"),
+        }
+    }
+
+    /// Frees the address for the next process.
+    fn hand_over(&self, listeners: &mut Listeners) {
+        let connections = listeners.connections.iter();
+        let (numbers, flows): (Vec<_>, Vec<_>) =
+            connections.map(|(number, it)| (*number, it.flow())).unzip();
+        match hand_over(&self.bound, &flows) {
+            Ok(sockets) => {
+                for (number, socket) in numbers.into_iter().zip(sockets) {
+                    if let Some(socket) = socket {
+                        self.separate(number, socket);
+                    }
+                }
+                listeners.handed_over = true;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the UDP address is taken until the last connection ends");
+            }
         }
     }
 }
@@ -260,6 +378,9 @@ impl Drop for Accepting {
         listeners
             .senders
             .retain(|(number, _)| *number != self.number);
+        if listeners.senders.is_empty() && !listeners.handed_over {
+            self.hub.hand_over(&mut listeners);
+        }
     }
 }
 
@@ -273,13 +394,16 @@ impl Handshakes {
         half_open: Option<HalfOpen>,
     ) -> Result<QuicCarrier, Error> {
         let failed = |error| failure::of_connection(&error, Side::Client);
+        let member = hub.join(&incoming);
         let mut connecting = incoming.accept_with(self.config).map_err(failed)?;
         if self.takes_early {
             connecting = match connecting.into_0rtt() {
                 Ok((connection, accepted)) => {
                     let early = Early::new(accepted, Box::pin(out_of_time(self.timeout)));
+                    member.runs(&connection);
+                    let early = Some(early);
                     let carried =
-                        QuicCarrier::new(connection, self.alpn, Side::Client, Some(early), hub);
+                        QuicCarrier::new(connection, self.alpn, Side::Client, early, member);
                     carried.begun().await?;
                     carried.hold_while_early(half_open);
                     return Ok(carried);
@@ -290,7 +414,8 @@ impl Handshakes {
         tokio::select! {
             connected = connecting => {
                 let connection = connected.map_err(failed)?;
-                Ok(QuicCarrier::new(connection, self.alpn, Side::Client, None, hub))
+                member.runs(&connection);
+                Ok(QuicCarrier::new(connection, self.alpn, Side::Client, None, member))
             }
             error = out_of_time(self.timeout) => Err(error),
         }

@@ -1,10 +1,11 @@
 //! Processes that drain: they accept nothing, hold no address, and end what is under way.
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use crate::certificates::Certificates;
 use crate::harness::{
     Client, Gate, PATIENCE, Scene, client_options, gateway_options, request, start_client,
     start_gateway,
@@ -76,6 +77,50 @@ fn next_process_begins_while_the_first_drains() {
     assert!(control.exists(), "it is the socket of the next process");
     next.stop();
     std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn next_process_takes_udp_addresses_while_the_first_drains() {
+    let certificates = Certificates::new("drain-udp");
+    for scheme in ["h3+quic", "h3+dtls"] {
+        let (origin, gate, told) = origin();
+        let start = |port: u16| {
+            let identity = certificates.identity();
+            let listen = format!("{scheme}://127.0.0.1:{port}?{identity}");
+            let more = ["--open", "--allow-dest", "127.0.0.0/8"];
+            let limit = ["--drain-timeout", "10m"];
+            Process::start(&[&["gateway", "--listen", &listen][..], &more, &limit].concat())
+        };
+        let mut old = start(0);
+        let ca = certificates.path("ca.pem");
+        let way = format!("{scheme}://{}?ca={ca}", old.address);
+        let listen = ["client", "--listen", "http://127.0.0.1:0"];
+        let client = Process::start(&[&listen[..], &["--gateway", &way]].concat());
+        let mut slow = Client::to(client.address);
+        slow.send(request("GET", &origin.url("/slow"), ""));
+        told.recv_timeout(PATIENCE).unwrap();
+        old.signal("TERM");
+        old.wait_for("draining");
+        let begun = Instant::now();
+        let is_taken = || UdpSocket::bind(old.address).is_err();
+        assert!(is_taken(), "no other program may have the address");
+        let next = loop {
+            let next = std::panic::catch_unwind(|| start(old.address.port()));
+            match next {
+                Ok(next) => break next,
+                Err(_) => assert!(begun.elapsed() < PATIENCE, "the address is still taken"),
+            }
+        };
+        let get = |http| Client::to(http).get(&origin.url("/")).body;
+        assert_eq!(get(client.address), b"ok");
+        assert!(old.child.try_wait().unwrap().is_none(), "it still drains");
+        gate.open();
+        assert_eq!(slow.answer("GET").body, b"ok");
+        assert!(old.child.wait().unwrap().success());
+        assert_eq!(get(client.address), b"ok");
+        client.stop();
+        next.stop();
+    }
 }
 
 #[test]

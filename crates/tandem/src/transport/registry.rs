@@ -13,8 +13,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use socket2::{Domain, Type};
 use tandem_http::Scheme;
 
+use super::handover;
 use super::tcp::{SocketOptions, TcpProvider};
 use super::tls::{TlsError, TlsProvider};
 use super::{Dial, Listen};
@@ -47,28 +49,21 @@ const BACKLOG: i32 = 4096;
 
 impl Socket {
     /// Binds `address`, and listens if the protocol has connections. IPv6 sockets accept no IPv4
-    /// connections.
+    /// connections. The address of a UDP socket may be one that another process has handed over.
     pub fn bind(protocol: Protocol, address: SocketAddr) -> io::Result<Self> {
-        let kind = match protocol {
-            Protocol::Tcp => socket2::Type::STREAM,
-            Protocol::Udp => socket2::Type::DGRAM,
-        };
-        let socket = socket2::Socket::new(socket2::Domain::for_address(address), kind, None)?;
+        if protocol == Protocol::Udp {
+            return handover::bind(address).map(Self::Udp);
+        }
+        let (domain, kind) = (Domain::for_address(address), Type::STREAM);
+        let socket = socket2::Socket::new(domain, kind, None)?;
         socket.set_nonblocking(true)?;
         if address.is_ipv6() {
             socket.set_only_v6(true)?;
         }
-        if protocol == Protocol::Tcp {
-            socket.set_reuse_address(true)?;
-        }
+        socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
-        Ok(match protocol {
-            Protocol::Tcp => {
-                socket.listen(BACKLOG)?;
-                Self::Tcp(socket.into())
-            }
-            Protocol::Udp => Self::Udp(socket.into()),
-        })
+        socket.listen(BACKLOG)?;
+        Ok(Self::Tcp(socket.into()))
     }
 
     /// Returns another handle to the same socket.
@@ -262,7 +257,7 @@ pub trait Listens: Provider {
     }
 
     /// Returns the socket that connections of an earlier listener still use, if one is bound to the
-    /// address. A reload then listens on it again.
+    /// address and could not be handed over. A reload then listens on it again.
     fn bound(&self, _address: SocketAddr) -> Option<Socket> {
         None
     }

@@ -171,6 +171,62 @@ fn draining_gateway_delivers_its_last_response() {
     stop([client]);
 }
 
+/// The datagrams of the client's old session still reach the first gateway, on each address.
+#[test]
+fn next_gateway_listens_while_the_first_drains() {
+    let certificates = Certificates::new(&format!("{NAME}-next"));
+    for (own, dialled) in [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.2")] {
+        let start = |port| {
+            let identity = certificates.identity();
+            let listen = endpoint(&format!("{SCHEME}://{own}:{port}?{identity}"));
+            let mut options = gateway_options();
+            (options.listen, options.workers) = (vec![listen.clone()], Some(2));
+            let config = Arc::new(options.typed_with(&transports()).unwrap());
+            let started = block_on(Running::start(config))?;
+            let address = started.address(&listen).unwrap();
+            Ok::<_, tandem::runtime::StartError>((started, address.port()))
+        };
+        let (first, port) = start(0).unwrap();
+        assert!(start(port).is_err(), "two gateways never share an address");
+        let ca = certificates.path("ca.pem");
+        let way = format!("{SCHEME}://{dialled}:{port}?ca={ca}&sni=gw.example");
+        let (client, http) = start_client_of(&way, |_| {});
+        let (go, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
+        let origin = Scene::new(move |_, mut origin| {
+            while let Some(asked) = origin.request() {
+                if !asked.line.contains("/long ") {
+                    origin.send(OK);
+                    continue;
+                }
+                origin.send("HTTP/1.1 200 OK\r\nContent-Length: 3000000\r\n\r\n");
+                wait.lock().unwrap().recv().unwrap();
+                origin.send(vec![b'x'; 3_000_000]);
+            }
+        });
+        let mut browser = Client::to(http);
+        browser.send(request("GET", &origin.url("/long"), ""));
+        assert_eq!(browser.head().unwrap().status, 200);
+        let draining = std::thread::spawn(move || block_on(first.drain(10 * PATIENCE)));
+        let begun = Instant::now();
+        let next = loop {
+            match start(port) {
+                Ok((next, _)) => break next,
+                Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+        let (other, other_http) = start_client_of(&way, |_| {});
+        assert_eq!(Client::to(other_http).get(&origin.url("/")).body, b"ok");
+        assert!(!draining.is_finished(), "the first one still drains");
+        go.send(()).unwrap();
+        assert_eq!(browser.read_exact(3_000_000), vec![b'x'; 3_000_000]);
+        draining.join().unwrap();
+        stop([client, other, next]);
+    }
+}
+
 #[test]
 fn reload_listens_again_while_an_old_connection_lives() {
     let certificates = Certificates::new(&format!("{NAME}-again"));

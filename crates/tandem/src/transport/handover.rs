@@ -1,0 +1,238 @@
+//! Hands the address of a UDP socket over to the next process, while its connections go on here.
+//!
+//! A TCP listener closes at the end of the accepting, and its connections have sockets of their
+//! own. Over UDP, all connections of a listener share its socket. At the end of the accepting, each
+//! connection gets a socket that is bound to the same address and connected to its peer. The kernel
+//! prefers connected sockets, and passes all other datagrams to the socket of the next process:
+//!
+//! ```text
+//!  from a peer of this process ──▶ its connected socket       (this process)
+//!  from any other address      ──▶ a socket without a peer    (the next process, or a refusal)
+//! ```
+//!
+//! Two sockets may have one address only with `SO_REUSEPORT`, and only if they belong to the same
+//! user. A listener has the option while it takes over an address and after it was handed over, and
+//! not between. Two processes that both accept can therefore not share an address. Linux does not
+//! see the second one only if both begin while a third one drains, on IPv6.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use socket2::{Domain, SockRef, Type};
+
+/// The ends of a connection that goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// The address of this machine at which the peer's datagrams arrive, if it is known.
+    pub own: Option<IpAddr>,
+    /// The address of the peer.
+    pub peer: SocketAddr,
+}
+
+/// Creates a UDP socket for a listener. Its address may be one that was handed over.
+///
+/// # Errors
+/// The error of the system, `AddrInUse` while another process accepts at this address.
+pub(super) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
+    match bind_with(address, false) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let socket = bind_with(address, true)?;
+            socket.set_reuse_port(false)?;
+            Ok(socket.into())
+        }
+        bound => bound.map(UdpSocket::from),
+    }
+}
+
+/// Binds a socket. If it is `shared`, others of this user may have the address too.
+fn bind_with(address: SocketAddr, shared: bool) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+    socket.set_nonblocking(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_port(shared)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+/// Hands the address of `listener` over. Returns the sockets of the connections, in order, `None`
+/// for those whose peer cannot be reached. The listener still sends to any address, and receives
+/// only the datagrams that have arrived before.
+///
+/// # Errors
+/// The error of the system, such as a lack of descriptors or of the right to bind the port. The
+/// listener is then unchanged, and its address is free only after it is closed.
+pub fn hand_over(listener: &UdpSocket, flows: &[Flow]) -> io::Result<Vec<Option<UdpSocket>>> {
+    let option = SockRef::from(listener);
+    option.set_reuse_port(true)?;
+    let local = listener.local_addr()?;
+    let connect = || {
+        let sockets = flows.iter().map(|flow| connected(local, flow));
+        let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
+        listener.connect(itself(local))?;
+        Ok(sockets)
+    };
+    let handed = connect();
+    if handed.is_err() {
+        // The next process must not get a part of the datagrams.
+        option.set_reuse_port(false)?;
+    }
+    handed
+}
+
+/// Returns a socket for one connection, or `None` if its peer cannot be reached any more.
+///
+/// # Errors
+/// See [`hand_over`].
+pub fn connected(local: SocketAddr, flow: &Flow) -> io::Result<Option<UdpSocket>> {
+    let mut own = local;
+    own.set_ip(flow.own.unwrap_or_else(|| local.ip()));
+    if let (SocketAddr::V6(own), SocketAddr::V6(peer)) = (&mut own, flow.peer) {
+        own.set_scope_id(peer.scope_id());
+    }
+    match bind_with(own, true) {
+        Ok(socket) => Ok(socket
+            .connect(&flow.peer.into())
+            .ok()
+            .map(|()| socket.into())),
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the address of a listener from its own machine. Nothing sends from there.
+fn itself(local: SocketAddr) -> SocketAddr {
+    let mut itself = local;
+    if local.ip().is_unspecified() {
+        itself.set_ip(match local.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    itself
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn client(gateway: SocketAddr) -> UdpSocket {
+        let socket = UdpSocket::bind((gateway.ip(), 0)).expect("a port");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket.connect(gateway).expect("a route");
+        socket
+    }
+
+    /// Reads the next datagram of a socket.
+    fn next(socket: &UdpSocket) -> Vec<u8> {
+        socket.set_nonblocking(false).expect("the mode");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut bytes = vec![0; 100];
+        let size = socket.recv(&mut bytes).expect("a datagram");
+        bytes.truncate(size);
+        bytes
+    }
+
+    /// Returns true if the socket has no datagram.
+    fn is_empty(socket: &UdpSocket) -> bool {
+        socket.set_nonblocking(true).expect("the mode");
+        socket.recv(&mut [0; 100]).is_err()
+    }
+
+    /// Binds to a free port of `ip`, and hands that over with one connection. Returns all ends.
+    fn handed_over(ip: IpAddr, reached: IpAddr) -> (UdpSocket, UdpSocket, UdpSocket) {
+        let listener = bind(SocketAddr::new(ip, 0)).expect("a port");
+        let local = listener.local_addr().expect("bound");
+        let client = client(SocketAddr::new(reached, local.port()));
+        client.send(b"before").expect("sent");
+        let flow = Flow {
+            own: Some(reached),
+            peer: client.local_addr().expect("bound"),
+        };
+        assert!(bind(local).is_err(), "the first one accepts");
+        let mut sockets = hand_over(&listener, &[flow]).expect("handed over");
+        let own = sockets.pop().flatten().expect("a socket");
+        (listener, own, client)
+    }
+
+    #[test]
+    fn next_listener_gets_the_datagrams_of_new_peers_only() {
+        let (any4, local4) = (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::LOCALHOST.into());
+        let (any6, local6) = (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::LOCALHOST.into());
+        for (ip, reached) in [
+            (local4, local4),
+            (any4, local4),
+            (any4, Ipv4Addr::new(127, 0, 0, 2).into()),
+            (local6, local6),
+            (any6, local6),
+        ] {
+            let (old, own, known) = handed_over(ip, reached);
+            let port = own.local_addr().expect("bound").port();
+            let successor = bind(SocketAddr::new(ip, port)).expect("the address is free");
+            let another = bind(SocketAddr::new(ip, port));
+            assert!(another.is_err() || ip.is_ipv6(), "for one only");
+            drop(another);
+            let new = client(SocketAddr::new(reached, port));
+            for count in 0..20 {
+                known.send(&[b'k', count]).expect("sent");
+                new.send(&[b'n', count]).expect("sent");
+                assert_eq!(next(&own), [b'k', count]);
+                assert_eq!(next(&successor), [b'n', count]);
+            }
+            assert_eq!(next(&old), b"before");
+            assert!(is_empty(&old) && is_empty(&own) && is_empty(&successor));
+            // The old socket answers what had come before. A connected client gets only datagrams
+            // from the address that it knows.
+            if !ip.is_unspecified() {
+                old.send_to(b"answer", known.local_addr().expect("bound"))
+                    .expect("sent");
+                assert_eq!(next(&known), b"answer");
+            }
+            own.send(b"own").expect("sent");
+            assert_eq!(next(&known), b"own");
+        }
+    }
+
+    #[test]
+    fn address_without_a_next_listener_refuses_new_peers() {
+        let local = Ipv4Addr::LOCALHOST.into();
+        let (_old, own, _known) = handed_over(local, local);
+        let new = client(own.local_addr().expect("bound"));
+        new.send(b"hello").expect("sent");
+        let refused = new.recv(&mut [0; 100]).expect_err("nobody listens");
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn listener_that_cannot_be_handed_over_keeps_its_address() {
+        let listener = bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
+        let local = listener.local_addr().expect("bound");
+        let other = SocketAddr::from(([127, 0, 0, 2], local.port()));
+        let taken = UdpSocket::bind(other).expect("the port at another address");
+        let flow = Flow {
+            own: Some(other.ip()),
+            peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 9)),
+        };
+        assert!(hand_over(&listener, &[flow]).is_err());
+        assert!(bind(local).is_err(), "its datagrams would be shared");
+        drop(taken);
+        assert!(hand_over(&listener, &[flow]).is_ok());
+        assert!(bind(local).is_ok());
+    }
+
+    #[test]
+    fn connection_whose_peer_is_out_of_reach_gets_no_socket() {
+        let listener = bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
+        // Loopback addresses reach no others, and the second address is not of this machine.
+        let [peer, gone] =
+            [[198, 51, 100, 1], [198, 51, 100, 2]].map(|ip| SocketAddr::from((ip, 9)));
+        let flows = [None, Some(gone.ip())].map(|own| Flow { own, peer });
+        let sockets = hand_over(&listener, &flows).expect("handed over");
+        assert!(sockets.iter().all(Option::is_none), "{sockets:?}");
+    }
+}
