@@ -21,6 +21,7 @@ pub mod carrier;
 pub mod cli;
 pub mod config;
 pub mod connections;
+pub mod descriptors;
 pub mod digest_file;
 pub mod disk_cache;
 mod embedded;

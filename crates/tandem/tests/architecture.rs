@@ -36,6 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("announcement", &["endpoint"]),
     ("metrics", &[]),
     ("log_limit", &[]),
+    ("descriptors", &[]),
     ("token_bucket", &[]),
     ("renewal", &[]),
     ("issuer", &["files", "log_limit", "metrics", "renewal"]),
@@ -150,6 +151,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "versions",
             "endpoint",
             "metrics",
+            "descriptors",
             "log_limit",
             "token_bucket",
             "probe",
@@ -168,6 +170,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "error",
             "failure",
+            "descriptors",
             "log_limit",
             "token_bucket",
             "exchange",
@@ -193,6 +196,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "role_name",
             "secret",
             "journal",
+            "descriptors",
             "log_limit",
             "connections",
             "middle",
@@ -279,6 +283,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 const VALUES: &[&str] = &[
+    "descriptors",
     "error",
     "renewal",
     "exchange",

@@ -28,6 +28,7 @@ mod packaging;
 mod probes;
 mod process;
 mod relays;
+mod scarcity;
 mod signals;
 mod solo_state;
 mod submission_client;

@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 
 use super::door::Door;
 use super::overview::{Overview, OverviewSource};
+use crate::descriptors::{self, Spare};
 use crate::log_limit::LogLimit;
 use crate::probe::snapshot::{Distribution, PointState};
 use crate::probe::{POINTS, Point};
@@ -259,6 +260,8 @@ static ACCEPT_FAILURES: LogLimit = LogLimit::new();
 
 async fn serve(listener: UnixListener, source: OverviewSource, door: Option<Arc<Door>>) {
     let mut clients = JoinSet::new();
+    let mut spare = Spare::default();
+    spare.keep();
     loop {
         tokio::select! {
             accepted = listener.accept(), if clients.len() < MAX_CLIENTS => match accepted {
@@ -266,6 +269,8 @@ async fn serve(listener: UnixListener, source: OverviewSource, door: Option<Arc<
                     let served = converse(stream, source.clone(), door.clone());
                     clients.spawn(tokio::time::timeout(REQUEST_TIMEOUT, served));
                 }
+                // The state of a process is wanted most when it has no descriptor left.
+                Err(error) if descriptors::ask(&error) && spare.release() => {}
                 Err(error) => {
                     if let Some(held_back) = ACCEPT_FAILURES.admit() {
                         tracing::warn!(
@@ -275,9 +280,10 @@ async fn serve(listener: UnixListener, source: OverviewSource, door: Option<Arc<
                         );
                     }
                     tokio::time::sleep(Duration::from_millis(100)).await;
+                    spare.keep();
                 }
             },
-            Some(_) = clients.join_next() => {}
+            Some(_) = clients.join_next() => spare.keep(),
         }
     }
 }

@@ -25,6 +25,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use self::turns::Turns;
+use crate::descriptors;
 
 /// The number of look-ups that may be under way in the process. Each one blocks a thread.
 const PLACES: usize = 256;
@@ -41,7 +42,7 @@ const MOST_NAME: usize = 255;
 /// The look-ups of the process.
 static OF_PROCESS: LazyLock<Arc<Lookups>> = LazyLock::new(|| {
     Lookups::new(PLACES, |host, port| {
-        Ok((host, port).to_socket_addrs()?.collect())
+        descriptors::open_blocking(|| Ok((host, port).to_socket_addrs()?.collect()))
     })
 });
 

@@ -45,6 +45,16 @@ impl<K: Clone + Eq + Hash> MultiplexedSessions<K> {
         });
     }
 
+    /// Closes the sessions without an exchange under way.
+    pub(super) fn close_idle(&mut self) {
+        self.0.retain(|_, sessions| {
+            for idle in sessions.extract_if(.., |session| session.active() == 0) {
+                idle.drain();
+            }
+            !sessions.is_empty()
+        });
+    }
+
     /// Closes the sessions with keys that satisfy `is_meant`, after their exchanges.
     pub(super) fn close(&mut self, is_meant: impl Fn(&K) -> bool) {
         self.0.retain(|key, _| !is_meant(key));

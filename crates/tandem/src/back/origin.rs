@@ -46,6 +46,7 @@ use tries::{Patience, no_answer};
 use crate::back::multiplexed::MultiplexedSessions;
 use crate::back::places::Places;
 use crate::back::starts::Starts;
+use crate::descriptors;
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part, Sink};
@@ -204,9 +205,15 @@ impl Origin {
         let weak = Rc::downgrade(&this);
         this.pool.borrow_mut().sweeper = Some(Task::spawn(async move {
             loop {
-                tokio::time::sleep(IDLE_FOR / 4).await;
+                let is_lacking = tokio::select! {
+                    () = tokio::time::sleep(IDLE_FOR / 4) => false,
+                    () = descriptors::lacking() => true,
+                };
                 let Some(origin) = weak.upgrade() else { return };
-                origin.sweep();
+                match is_lacking {
+                    true => origin.shed(),
+                    false => origin.sweep(),
+                }
             }
         }));
         this
@@ -243,6 +250,19 @@ impl Origin {
         });
         pool.shared.retain(|kept| now - kept.since < IDLE_FOR);
         pool.multiplexed.sweep();
+    }
+
+    /// Closes the older half of the idle connections to each target, since the process has no
+    /// descriptor left.
+    fn shed(&self) {
+        let mut pool = self.pool.borrow_mut();
+        let older = |idle: &mut Vec<Idle>| drop(idle.drain(..idle.len().div_ceil(2)));
+        pool.idle.retain(|_, idle| {
+            older(idle);
+            !idle.is_empty()
+        });
+        older(&mut pool.shared);
+        pool.multiplexed.close_idle();
     }
 
     fn key(&self, exchange: &Exchange) -> Result<PoolKey, Error> {

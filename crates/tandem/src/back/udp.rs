@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use self::sharing::{SessionTunnels, Shared, TunnelPlace, full};
 use super::policy::{Direct, first_to_answer};
+use crate::descriptors;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Reply, Sink};
 use crate::metrics::METRICS;
@@ -67,7 +68,7 @@ impl UdpTunnels {
                 SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
             };
             let connected = async {
-                let socket = UdpSocket::bind(any).await?;
+                let socket = descriptors::open(|| UdpSocket::bind(any)).await?;
                 forbid_fragments(&socket, address)?;
                 socket.connect(address).await?;
                 Ok(socket)

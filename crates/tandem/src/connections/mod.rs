@@ -196,6 +196,23 @@ impl Connections {
         }))
     }
 
+    /// Closes the oldest connection without an admitted exchange, else the one that was idle for
+    /// longest: the process has no descriptor for a newcomer of this listener. Returns true if that
+    /// connection closes at once, without a last message.
+    pub fn make_way(&self, listener: usize) -> bool {
+        let mut state = self.state.borrow_mut();
+        let Some((victim, is_new)) = state.table.give_up(listener) else {
+            return false;
+        };
+        METRICS.connections_evicted.add(1);
+        if !is_new {
+            state.evict(victim);
+        } else if let Some(end) = state.ends.remove(&victim) {
+            end.cut.notify_one();
+        }
+        is_new
+    }
+
     fn evict_expired(&self) {
         let now = Instant::now().into_std();
         let mut state = self.state.borrow_mut();

@@ -145,6 +145,17 @@ impl Table {
         Admission::Admit { evicted }
     }
 
+    /// Removes and returns the connection that makes way for a newcomer of a listener, if there is
+    /// one. It is of the same listener if possible: connections over UDP have no descriptors. The
+    /// second value is true if none of its exchanges was let in.
+    pub(super) fn give_up(&mut self, listener: usize) -> Option<(u64, bool)> {
+        let own = self.victim(Obstacle::NewOfListener(listener));
+        let victim = own.or_else(|| self.victim(Obstacle::Total))?;
+        let is_new = self.new.contains(&victim);
+        self.remove(victim);
+        Some((victim, is_new))
+    }
+
     /// Returns whether a limit is reached, so that a newcomer would exceed it.
     fn stands(&self, obstacle: Obstacle) -> bool {
         let limits = &self.limits;
@@ -286,6 +297,19 @@ mod tests {
     fn admitted(evicted: Option<u64>) -> Admission {
         let evicted = Vec::from_iter(evicted);
         Admission::Admit { evicted }
+    }
+
+    /// The other listener's connections may be over UDP, and end no lack of descriptors.
+    #[test]
+    fn newcomer_without_a_descriptor_replaces_one_of_its_listener() {
+        let (mut table, start) = (table(50, 50, 2), Instant::now());
+        for (id, listener) in [(1, 0), (2, 1), (3, 1), (4, 0)] {
+            table.admit(start, id, listener, client(1));
+        }
+        table.authenticate(start, 2);
+        let given_up: Vec<_> = (0..5).map(|_| table.give_up(1)).collect();
+        let expected = [(3, true), (2, false), (1, true), (4, true)];
+        assert_eq!(given_up, [&expected.map(Some)[..], &[None]].concat());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::connections::{Connection, Connections};
+use crate::descriptors;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::Peer;
 use crate::log_limit::LogLimit;
@@ -24,6 +25,9 @@ use crate::transport::{Incoming, Listen, Listener};
 
 /// The pause after a failure to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The pause for a connection that closes at once.
+const CLOSING_PAUSE: Duration = Duration::from_millis(2);
 
 static ACCEPT_FAILURES: LogLimit = LogLimit::new();
 
@@ -78,6 +82,7 @@ impl Front {
         stop: impl Future<Output = ()>,
     ) {
         let mut stop = std::pin::pin!(stop);
+        let mut has_lacked = false;
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -94,8 +99,16 @@ impl Front {
                 }
                 Err(error) => {
                     note(&error);
-                    // Descriptors may have run out: a pause lets other connections end.
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    // A pause lets other connections end. If no idle one to an origin has ended,
+                    // one of a client makes way, as above the limit of connections.
+                    let is_lack = descriptors::ask(&error);
+                    let makes_way = || self.connections.make_way(self.listener);
+                    let pause = match is_lack && has_lacked && makes_way() {
+                        true => CLOSING_PAUSE,
+                        false => ACCEPT_PAUSE,
+                    };
+                    has_lacked = is_lack;
+                    tokio::time::sleep(pause).await;
                 }
             }
         }

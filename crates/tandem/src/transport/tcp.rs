@@ -27,6 +27,7 @@ use super::registry::{
     DialContext, Dials, ListenContext, Listens, Provider, Socket, TransportError,
 };
 use super::{Dial, Incoming, Listen, Listener, LocalBoxFuture, Target};
+use crate::descriptors;
 use crate::endpoint::{BadEndpoint, Endpoint};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
@@ -130,7 +131,8 @@ pub async fn connect(
     timeout: Duration,
     side: Side,
 ) -> Result<TcpStream, Error> {
-    match tokio::time::timeout(timeout, TcpStream::connect(address)).await {
+    let connected = descriptors::open(|| TcpStream::connect(address));
+    match tokio::time::timeout(timeout, connected).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(Error::io(&error, side).with_retry(Retry::Safe)),
         Err(_) => Err(
