@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use crate::harness::{Client, PATIENCE, Scene, client_options, start_client};
 use crate::process::{Process, run, tandem};
 
-/// Starts a gateway that may open `most` descriptors.
-fn limited(most: &str, more: &[&str]) -> Process {
+/// Returns the command of a gateway that may open `most` descriptors.
+fn limited(most: &str, more: &[&str]) -> Command {
     let listen = ["gateway", "--listen", "h2+tcp://127.0.0.1:0", "--open"];
     let usual = ["--allow-dest", "127.0.0.0/8", "--workers", "1"];
     let plain = tandem(&[&listen[..], &usual, more].concat());
@@ -19,7 +19,7 @@ fn limited(most: &str, more: &[&str]) -> Process {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    Process::run(command)
+    command
 }
 
 /// Returns an origin that keeps its connections open.
@@ -32,8 +32,19 @@ fn origin() -> Scene {
 }
 
 #[test]
-fn idle_connections_to_origins_give_their_descriptors_up() {
-    let gateway = limited("40", &[]);
+fn process_with_too_few_descriptors_names_the_remedy() {
+    let output = limited("6", &[]).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("needs at least 32") && error.contains("ulimit -n"),
+        "{error}"
+    );
+}
+
+#[test]
+fn idle_connections_to_origins_make_room() {
+    let gateway = Process::run(limited("40", &[]));
     let (_client, http, _) = start_client(client_options(&format!("h2+tcp://{}", gateway.address)));
     let origins: Vec<_> = (0..60).map(|_| origin()).collect();
     let mut browser = Client::to(http);
@@ -49,7 +60,7 @@ fn idle_connections_to_origins_give_their_descriptors_up() {
 fn full_process_shows_its_state_and_admits_newcomers() {
     let control = std::env::temp_dir().join(format!("tandem-scarce-{}", std::process::id()));
     let control = control.to_str().unwrap();
-    let gateway = limited("40", &["--control", control]);
+    let gateway = Process::run(limited("40", &["--control", control]));
     let connect = || TcpStream::connect_timeout(&gateway.address, PATIENCE).unwrap();
     let silent: Vec<_> = (0..60).map(|_| connect()).collect();
     for _ in 0..3 {

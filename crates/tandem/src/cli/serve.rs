@@ -130,7 +130,7 @@ pub(super) fn serve(
     load: impl Fn() -> Result<Loaded, ConfigError>,
 ) -> Result<(), Failure> {
     let loaded = load()?;
-    raise_descriptor_limit();
+    raise_descriptor_limit()?;
     let runtime = super::runtime()?;
     let running = run(name, role, loaded, &load);
     let served = runtime.block_on(tokio::task::LocalSet::new().run_until(running));
@@ -321,11 +321,26 @@ fn announcement(door: &Door, control: Option<&Path>, is_terminal: bool) -> Strin
     }
 }
 
+/// The fewest descriptors with which a role of two threads starts and carries anything.
+const LEAST_DESCRIPTORS: u64 = 32;
+
 /// Raises the soft limit of descriptors to the hard one. The usual soft limit of 1,024 is lower
 /// than the limits of connections and sessions.
-fn raise_descriptor_limit() {
-    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
-        tracing::warn!(%error, "the limit of open descriptors cannot be raised");
+///
+/// # Errors
+/// Fails if the process may open so few that it could not run.
+fn raise_descriptor_limit() -> Result<(), Failure> {
+    match rlimit::increase_nofile_limit(u64::MAX) {
+        Ok(limit) if limit < LEAST_DESCRIPTORS => Err(format!(
+            "the process may open {limit} descriptors, and needs at least {LEAST_DESCRIPTORS}: \
+             raise the limit (LimitNOFILE= in a systemd unit, or ulimit -n)"
+        )
+        .into()),
+        Ok(_) => Ok(()),
+        Err(error) => {
+            tracing::warn!(%error, "the limit of open descriptors cannot be raised");
+            Ok(())
+        }
     }
 }
 
