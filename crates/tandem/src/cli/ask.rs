@@ -23,7 +23,15 @@ const MAX_ANSWER: u64 = 64 << 20;
 /// # Errors
 /// Fails if no process of this user or of root listens there, or if its answer cannot be read.
 pub fn ask(control: &Path, line: &str) -> Result<ControlResponse, Failure> {
-    let failed = |error: io::Error| format!("{}: {error}", control.display());
+    let failed = |error: io::Error| match error.kind() {
+        // The names of the end of a time limit.
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!(
+            "{}: the process did not answer in {} s",
+            control.display(),
+            REQUEST_TIMEOUT.as_secs()
+        ),
+        _ => format!("{}: {error}", control.display()),
+    };
     let mut stream = UnixStream::connect(control).map_err(|error| {
         let problem = unreadable(control, &error);
         format!("{}: {problem}: {}", control.display(), remedy(&error))
