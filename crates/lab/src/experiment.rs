@@ -76,6 +76,14 @@ pub enum ExperimentError {
         /// The error in the line.
         source: serde_json::Error,
     },
+    /// The directory is that of another experiment.
+    #[error("{directory} has results of the experiment {name}: name another directory with --out")]
+    Other {
+        /// The directory of results.
+        directory: String,
+        /// The name of its experiment.
+        name: String,
+    },
     /// Another run writes to the same directory.
     #[error("{0} is in use by another run")]
     Busy(String),

@@ -115,6 +115,14 @@ pub enum PageError {
         /// The cause.
         source: std::io::Error,
     },
+    /// The file has no page.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: String,
+        /// The cause.
+        source: Box<Self>,
+    },
     /// The text is not JSON, or not of the shape of a page.
     #[error("not a page: {0}")]
     Json(#[from] serde_json::Error),
@@ -194,7 +202,10 @@ impl Page {
         let name = path
             .file_stem()
             .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
-        Self::from_json(&name, &text)
+        Self::from_json(&name, &text).map_err(|error| PageError::File {
+            path: path.display().to_string(),
+            source: Box::new(error),
+        })
     }
 
     /// Body bytes of all resources.

@@ -444,6 +444,9 @@ fn bad_files() {
         model(r#"["/", 0, "a/b", "image", 99999999999, null]"#)
             .starts_with("the page has more than")
     );
+    let no_page = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let error = Page::open(no_page).expect_err("no page").to_string();
+    assert!(error.starts_with(no_page), "{error}");
     assert!(matches!(
         Page::open("no-such-page"),
         Err(PageError::Unknown(_))

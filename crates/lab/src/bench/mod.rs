@@ -53,7 +53,8 @@ pub enum BenchError {
     },
     /// The program under test is not built.
     #[error(
-        "no program {0}: build it with `cargo build --release -p tandem`, or name another with --tandem"
+        "no program {0}: build it with `cargo build --release --locked -p tandem-cli`, or name \
+         another with --tandem"
     )]
     NoTandem(String),
     /// The system refused something.

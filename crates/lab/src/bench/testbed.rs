@@ -116,8 +116,9 @@ impl Testbed {
             core,
             network,
         } = program;
+        let program = command.get_program().to_string_lossy().into_owned();
         let failed = |source| BenchError::System {
-            action: format!("start {name}"),
+            action: format!("start {name} ({program})"),
             source,
         };
         let mut command = pinned(command, core);

@@ -13,7 +13,7 @@ use super::trial::{self, ChainFigures, ChainTrial};
 use crate::bench::testbed::{self, Testbed};
 use crate::bench::turns;
 use crate::experiment::ExperimentError;
-use crate::experiment::results::{EXPERIMENT, RESULTS};
+use crate::experiment::results::{EXPERIMENT, RESULTS, check_name};
 
 /// A line of the file of results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -182,6 +182,7 @@ impl ChainResults {
         if file.try_lock().is_err() {
             return Err(ExperimentError::Busy(directory.display().to_string()));
         }
+        check_name(directory, experiment)?;
         let copy = directory.join(EXPERIMENT);
         let written = std::fs::write(&copy, experiment);
         written.map_err(ExperimentError::file("write", &copy))?;

@@ -88,7 +88,8 @@ pub fn trials(
     if trials.is_empty() {
         return Err(ExperimentError::value(
             "--only",
-            "nothing is left to be measured",
+            "no page load matches all of these: the file lists the values of each axis, and --full \
+             adds some",
         ));
     }
     Ok(trials)

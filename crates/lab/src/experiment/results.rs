@@ -122,6 +122,24 @@ fn lock(file: &File, directory: &Path, path: &Path) -> Result<(), ExperimentErro
     Err(ExperimentError::Busy(directory.display().to_string()))
 }
 
+/// Checks that a directory has no results of another experiment. A report would mix them with loads
+/// of set-ups of the same name.
+pub fn check_name(directory: &Path, experiment: &str) -> Result<(), ExperimentError> {
+    #[derive(Deserialize)]
+    struct Named {
+        name: String,
+    }
+    let name = |text: &str| toml::from_str::<Named>(text).ok().map(|it| it.name);
+    let present = std::fs::read_to_string(directory.join(EXPERIMENT));
+    match (present.ok().and_then(|text| name(&text)), name(experiment)) {
+        (Some(present), Some(own)) if present != own => Err(ExperimentError::Other {
+            directory: directory.display().to_string(),
+            name: present,
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// A directory of results, open for one run.
 #[derive(Debug)]
 pub struct Results {
@@ -147,6 +165,7 @@ impl Results {
         let mut file = opened.map_err(ExperimentError::file("open", &path))?;
         lock(&file, directory, &path)?;
         let copy = directory.join(EXPERIMENT);
+        check_name(directory, experiment)?;
         std::fs::write(&copy, experiment).map_err(ExperimentError::file("write", &copy))?;
         let text = contents(&mut file, &path)?;
         let whole = text.rfind('\n').map_or(0, |at| at + 1);
@@ -271,7 +290,10 @@ mod tests {
         text.push_str("{\"load\":{\"key\":\"thr");
         std::fs::write(&path, text).expect("room");
         assert_eq!(read(&directory).expect("whole lines").len(), 3);
-        let mut results = Results::open(&directory, "name = 'y'").expect("the same directory");
+        let error = Results::open(&directory, "name = 'y'").expect_err("of another one");
+        assert!(error.to_string().contains("experiment x: name another"));
+        let edited = "name = 'x'\npasses = 3";
+        let mut results = Results::open(&directory, edited).expect("the same directory");
         assert!(results.has("one") && !results.has("two") && !results.has("three"));
         results
             .append(&load("three", Outcome::Measured(Box::default())))
@@ -279,7 +301,7 @@ mod tests {
         assert_eq!(read(&directory).expect("whole lines").len(), 4);
         assert_eq!(
             std::fs::read_to_string(directory.join(EXPERIMENT)).expect("there"),
-            "name = 'y'"
+            edited
         );
         std::fs::remove_dir_all(directory).expect("ours");
     }

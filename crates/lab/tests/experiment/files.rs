@@ -164,7 +164,7 @@ fn parts_of_an_experiment() {
     );
     for (only, expected) in [
         ("pears", "\"pears\"; there are: all, http2"),
-        ("shards=3", "nothing is left"),
+        ("shards=3", "no page load matches"),
     ] {
         let error = trials(&[only]).expect_err(only).to_string();
         assert!(error.contains(expected), "{error}");

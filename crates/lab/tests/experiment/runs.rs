@@ -338,5 +338,8 @@ fn missing_programs_are_named() {
         "{error}"
     );
     let error = failure(Command::new(LAB).arg("report").arg(scratch.file("nothing")));
-    assert!(error.contains("experiment.toml"), "{error}");
+    assert!(
+        error.contains("nothing: `tandem-lab run` writes them"),
+        "{error}"
+    );
 }

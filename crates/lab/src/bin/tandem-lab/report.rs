@@ -22,6 +22,10 @@ pub(crate) struct ReportArguments {
 /// Does it.
 pub(crate) fn run(arguments: &ReportArguments) -> Result<ExitCode, Box<dyn Error>> {
     let file = arguments.directory.join(results::EXPERIMENT);
+    if !file.is_file() {
+        let directory = arguments.directory.display();
+        return Err(format!("no results in {directory}: `tandem-lab run` writes them").into());
+    }
     let text = std::fs::read_to_string(&file).map_err(ExperimentError::file("read", &file))?;
     let html = if chain::file::is_chain(&text) {
         chain::report::of_directory(&arguments.directory)?

@@ -7,6 +7,7 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command as Program, ExitCode, Stdio};
@@ -198,13 +199,18 @@ fn gateway(arguments: &UpArguments) -> Result<Option<PathBuf>, Failure> {
     if file.is_file() {
         Ok(Some(std::path::absolute(file)?))
     } else {
-        let hint = "build it with `cargo build --release -p tandem`, name another with --gateway, or use --no-gateway";
+        let hint = "build it with `cargo build --release --locked -p tandem-cli`, name another \
+                    with --gateway, or use --no-gateway";
         Err(format!("no gateway program {}: {hint}", file.display()).into())
     }
 }
 
 /// Starts this program again in the background, and shows its log until the network is up.
 fn up_in_background(arguments: &UpArguments) -> Result<ExitCode, Failure> {
+    // A directory that another user has made would keep root from it.
+    if std::fs::metadata("/proc/self")?.uid() != 0 {
+        return Err("a Tor network needs root, for network namespaces with names".into());
+    }
     let directory = RunDirectory::of(&request(arguments)?.instance)?;
     if let Some(state) = directory
         .load()?
