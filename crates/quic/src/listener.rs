@@ -76,9 +76,9 @@ struct Listeners {
 /// A connection of a hub.
 #[derive(Debug)]
 enum Connected {
-    /// Its handshake is not over.
+    /// A connection whose handshake is not over.
     Begins(Flow),
-    /// It may move to another address.
+    /// A connection that may move to another address.
     Runs(Connection),
 }
 

@@ -80,7 +80,7 @@ fn next_process_begins_while_the_first_drains() {
 }
 
 #[test]
-fn next_process_takes_udp_addresses_while_the_first_drains() {
+fn next_process_takes_udp_addresses_of_a_drain() {
     let certificates = Certificates::new("drain-udp");
     for scheme in ["h3+quic", "h3+dtls"] {
         let (origin, gate, told) = origin();
@@ -110,6 +110,7 @@ fn next_process_takes_udp_addresses_while_the_first_drains() {
                 Ok(next) => break next,
                 Err(_) => assert!(begun.elapsed() < PATIENCE, "the address is still taken"),
             }
+            std::thread::sleep(Duration::from_millis(50));
         };
         let get = |http| Client::to(http).get(&origin.url("/")).body;
         assert_eq!(get(client.address), b"ok");

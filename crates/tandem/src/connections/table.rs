@@ -301,7 +301,7 @@ mod tests {
 
     /// The other listener's connections may be over UDP, and end no lack of descriptors.
     #[test]
-    fn newcomer_without_a_descriptor_replaces_one_of_its_listener() {
+    fn lack_of_descriptors_evicts_from_the_same_listener() {
         let (mut table, start) = (table(50, 50, 2), Instant::now());
         for (id, listener) in [(1, 0), (2, 1), (3, 1), (4, 0)] {
             table.admit(start, id, listener, client(1));

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn listener_that_cannot_be_handed_over_keeps_its_address() {
+    fn failed_handover_keeps_the_address() {
         let listener = bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
         let local = listener.local_addr().expect("bound");
         let other = SocketAddr::from(([127, 0, 0, 2], local.port()));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_whose_peer_is_out_of_reach_gets_no_socket() {
+    fn handover_leaves_out_peers_that_are_out_of_reach() {
         let listener = bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
         // Loopback addresses reach no others, and the second address is not of this machine.
         let [peer, gone] =

@@ -5,8 +5,8 @@
 //!
 //! A transport has two ends. [`Dial`] opens paths to a target under an isolation key. [`Listen`]
 //! accepts them. A layer holds the same end of the transport below. Users name transports in
-//! endpoints, and the [`registry`] holds the ends that each name has. [`handover`] gives the address
-//! of a UDP socket to the next process.
+//! endpoints, and the [`registry`] holds the ends that each name has. [`handover`] gives the
+//! address of a UDP socket to the next process.
 
 pub mod addresses;
 pub mod connect;
