@@ -35,6 +35,8 @@ use crate::socket::enlarge;
 /// The handshakes with addresses that were not validated, above which clients have to prove their
 /// address first. Each of them costs the gateway a signature and some kilobytes.
 const MAX_HALF_OPEN: usize = 64;
+/// The time for which a connection that has ended keeps its socket.
+const CLOSING: Duration = Duration::from_secs(3);
 /// The new connections that may wait for a thread.
 const QUEUE: usize = 64;
 
@@ -113,10 +115,21 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.hub.socket.remove(self.number);
-        let connection = lock(&self.hub.listeners).connections.remove(&self.number);
+        let mut listeners = lock(&self.hub.listeners);
+        let connection = listeners.connections.remove(&self.number);
+        let has_socket = listeners.handed_over;
+        drop(listeners);
         // The last handle of a connection may close it.
         drop(connection);
+        if has_socket {
+            // The next process would answer the client before the last packet leaves. The client
+            // would then lose what it has not read yet.
+            let (socket, number) = (Arc::clone(&self.hub.socket), self.number);
+            self.hub.io.handle().spawn(async move {
+                tokio::time::sleep(CLOSING).await;
+                socket.remove(number);
+            });
+        }
     }
 }
 
