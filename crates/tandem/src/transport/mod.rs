@@ -6,12 +6,14 @@
 //! A transport has two ends. [`Dial`] opens paths to a target under an isolation key. [`Listen`]
 //! accepts them. A layer holds the same end of the transport below. Users name transports in
 //! endpoints, and the [`registry`] holds the ends that each name has. [`handover`] gives the
-//! address of a UDP socket to the next process.
+//! address of a UDP socket to the next process. A client may know a gateway from [`earlier`]
+//! connections.
 
 pub mod addresses;
 pub mod connect;
 #[cfg(test)]
 pub(crate) mod doubles;
+pub mod earlier;
 pub mod handover;
 pub mod names;
 pub mod registry;
