@@ -2,16 +2,14 @@
 //! 4.6.1) and address tokens of QUIC (RFC 9000 section 8.1.3).
 //!
 //! A gateway can link the connections that show its tickets. A ticket is therefore shown once, and
-//! only by a connection with the same isolation key and the same own address. A private address may
-//! be the same in two networks, so tickets that were got at one are shown for some minutes only. A
-//! gateway that rejects the early data of one ticket may have restarted, and the tickets from
-//! before that connection are forgotten. Everything is in memory.
+//! only by a connection with the same isolation key and the same own address
+//! ([`tandem::transport::earlier`]). A gateway that rejects the early data of one ticket may have
+//! restarted, and the tickets from before that connection are forgotten.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use quinn::TokenStore;
@@ -20,50 +18,33 @@ use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSes
 use rustls::pki_types::ServerName;
 use tandem::back::policy::is_public;
 use tandem::exchange::Isolation;
+use tandem::transport::earlier::{self, Age, Clocks};
 
-/// The isolation keys and networks that are remembered.
-const MOST_KEYS: usize = 64;
 /// The tickets, and the tokens, of one key in one network.
 const MOST_TICKETS: usize = 4;
-/// The time after the last connection at a private address for which its tickets are shown.
-const PRIVATE_AGE: Duration = Duration::from_secs(600);
 
-/// The isolation key of connections, and this machine's address towards the gateway.
-type Key = (Isolation, IpAddr);
-
-/// The tickets of one gateway, from those that were unused for longest.
+/// The tickets of one gateway.
 #[derive(Default)]
-pub(crate) struct Memory(VecDeque<(Key, Arc<Tickets>)>);
+pub(crate) struct Memory(earlier::Memory<Arc<Tickets>>);
 
 impl Memory {
     /// Returns the tickets for connections of an isolation key from `own`.
     pub(crate) fn of(&mut self, isolation: &Isolation, own: IpAddr) -> Arc<Tickets> {
-        let found = |((key, address), _): &(Key, _)| (key, *address) == (isolation, own);
-        let at = self.0.iter().position(found);
-        let entry = at.and_then(|at| self.0.remove(at));
-        let entry = entry.unwrap_or_else(|| {
-            let key = (isolation.clone(), own);
-            (key, Arc::new(Tickets::new(!is_public(own))))
-        });
-        if self.0.len() >= MOST_KEYS {
-            self.0.pop_front();
-        }
-        let tickets = Arc::clone(&entry.1);
-        self.0.push_back(entry);
-        tickets
+        let new = || Arc::new(Tickets::new(!is_public(own)));
+        self.0.of(isolation, own, new)
     }
 
     /// Returns true while early data of an isolation key have no answer. The gateway may then be at
     /// another address, which only a handshake finds. This machine may have another address towards
     /// that one.
     pub(crate) fn are_unanswered(&self, isolation: &Isolation) -> bool {
-        let mut of_key = self.0.iter().filter(|((key, _), _)| key == isolation);
-        of_key.any(|(_, tickets)| tickets.lock().unanswered > 0)
+        let mut of_key = self.0.of_key(isolation);
+        of_key.any(|tickets| tickets.lock().unanswered > 0)
     }
 
     /// Forgets the tickets of an isolation key.
     pub(crate) fn forget(&mut self, isolation: &Isolation) {
-        self.0.retain(|((key, _), _)| key != isolation);
+        self.0.forget(isolation);
     }
 }
 
@@ -71,14 +52,9 @@ impl Memory {
 pub(crate) struct Tickets(Mutex<State>);
 
 struct State {
-    is_private: bool,
-    /// The connections that are open.
-    open: usize,
+    age: Age,
     /// The connections whose early data have no answer yet.
     unanswered: usize,
-    /// The time of the last beginning or end of a connection, on two clocks: one may stop while the
-    /// machine sleeps.
-    used: (Instant, SystemTime),
     /// The tickets with their numbers, in the order in which they came.
     tickets: VecDeque<(u64, Tls13ClientSessionValue)>,
     /// The number of the next ticket.
@@ -88,16 +64,9 @@ struct State {
 }
 
 impl State {
-    /// Drops values that are too old. While a connection is open, only sleep counts: the machine
-    /// may wake in another network.
-    fn expire(&mut self) {
-        let (monotonic, system) = self.used;
-        let (awake, total) = (monotonic.elapsed(), system.elapsed().unwrap_or_default());
-        let age = match self.open {
-            0 => total.max(awake),
-            _ => total.saturating_sub(awake),
-        };
-        if self.is_private && age > PRIVATE_AGE {
+    /// Drops values that are too old.
+    fn expire(&mut self, now: Clocks) {
+        if self.age.is_over(now) {
             self.tickets.clear();
             self.tokens.clear();
         }
@@ -107,10 +76,8 @@ impl State {
 impl Tickets {
     fn new(is_private: bool) -> Self {
         Self(Mutex::new(State {
-            is_private,
-            open: 0,
+            age: Age::new(is_private, Clocks::now()),
             unanswered: 0,
-            used: (Instant::now(), SystemTime::now()),
             tickets: VecDeque::new(),
             next: 0,
             tokens: VecDeque::new(),
@@ -140,18 +107,16 @@ impl Tickets {
 
     /// Notes the beginning of a connection.
     pub(crate) fn begun(&self) {
-        let mut state = self.lock();
-        state.expire();
-        state.open += 1;
-        state.used = (Instant::now(), SystemTime::now());
+        let (mut state, now) = (self.lock(), Clocks::now());
+        state.expire(now);
+        state.age.begun(now);
     }
 
     /// Notes the end of a connection.
     pub(crate) fn ended(&self) {
-        let mut state = self.lock();
-        state.expire();
-        state.open = state.open.saturating_sub(1);
-        state.used = (Instant::now(), SystemTime::now());
+        let (mut state, now) = (self.lock(), Clocks::now());
+        state.expire(now);
+        state.age.ended(now);
     }
 }
 
@@ -204,7 +169,7 @@ impl ClientSessionStore for Tickets {
 
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
         let mut state = self.lock();
-        state.expire();
+        state.expire(Clocks::now());
         state.tickets.pop_back().map(|(_, ticket)| ticket)
     }
 }
@@ -216,13 +181,15 @@ impl TokenStore for Tickets {
 
     fn take(&self, _: &str) -> Option<Bytes> {
         let mut state = self.lock();
-        state.expire();
+        state.expire(Clocks::now());
         state.tokens.pop_back()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 168, 0, 2));
@@ -249,44 +216,41 @@ mod tests {
     }
 
     #[test]
-    fn tickets_forget_one_key_and_the_longest_unused_one() {
+    fn tickets_of_a_forgotten_key_are_not_shown() {
         let mut memory = Memory::default();
         put(&memory.of(&key("a"), HOME), "a");
         put(&memory.of(&key("b"), HOME), "b");
         memory.forget(&key("a"));
         assert!(memory.of(&key("a"), HOME).take("").is_none());
-        for number in 0..MOST_KEYS {
-            memory.of(&key(&number.to_string()), HOME);
-        }
-        assert!(memory.of(&key("b"), HOME).take("").is_none());
-        assert_eq!(memory.0.len(), MOST_KEYS);
+        assert!(memory.of(&key("b"), HOME).take("").is_some());
     }
 
     #[test]
-    fn tickets_of_private_addresses_last_some_minutes() {
+    fn tickets_of_a_private_address_last_some_minutes() {
         for (address, expected) in [(HOME, None), (PUBLIC, Some(Bytes::from_static(b"token")))] {
             let tickets = Memory::default().of(&Isolation::none(), address);
             put(&tickets, "token");
-            let past = SystemTime::now() - PRIVATE_AGE - Duration::from_secs(1);
-            tickets.lock().used.1 = past;
+            let mut past = Clocks::now();
+            past.system -= Duration::from_secs(601);
+            tickets.lock().age = Age::new(address == HOME, past);
             assert_eq!(tickets.take(""), expected);
         }
     }
 
     #[test]
-    fn tickets_outlast_a_long_connection_but_no_sleep() {
-        let long = PRIVATE_AGE + Duration::from_secs(1);
-        let (now, past) = (Instant::now(), SystemTime::now() - long);
-        let before = now.checked_sub(long).unwrap();
-        let token = Bytes::from_static(b"token");
-        for (used, expected) in [((before, past), Some(token)), ((now, past), None)] {
-            let tickets = Memory::default().of(&Isolation::none(), HOME);
-            tickets.begun();
-            put(&tickets, "token");
-            tickets.lock().used = used;
-            tickets.ended();
-            assert_eq!(tickets.take(""), expected);
-        }
+    fn tickets_outlast_a_long_connection() {
+        let tickets = Memory::default().of(&Isolation::none(), HOME);
+        tickets.begun();
+        put(&tickets, "token");
+        let mut past = Clocks::now();
+        past.system -= Duration::from_secs(601);
+        let long = past.monotonic.checked_sub(Duration::from_secs(601));
+        past.monotonic = long.expect("a machine that runs for longer");
+        let mut age = Age::new(true, past);
+        age.begun(past);
+        tickets.lock().age = age;
+        tickets.ended();
+        assert!(tickets.take("").is_some());
     }
 
     #[test]
