@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use ring::hkdf::{HKDF_SHA256, Prk};
 use ring::hmac;
 use subtle::ConstantTimeEq as _;
 
@@ -11,6 +12,21 @@ use crate::envelope::{AssociationId, Cookie, Nonce};
 
 /// The time after which the key of cookies changes. A cookie is valid for up to twice as long.
 const PERIOD: Duration = Duration::from_secs(30);
+
+/// Returns the key of one purpose. Proofs for another purpose are not valid with it.
+fn key(secret: &[u8; 32], purpose: &[u8]) -> hmac::Key {
+    let (secret, info) = (Prk::new_less_safe(HKDF_SHA256, secret), [purpose]);
+    let key = secret.expand(&info, hmac::HMAC_SHA256);
+    key.expect("HKDF gives keys of this length").into()
+}
+
+/// Returns the bytes of an address, whichever form an IPv4 address has.
+const fn ip_bytes(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
 
 /// Makes and checks the cookies of one listener. All threads share it.
 #[derive(Debug)]
@@ -22,17 +38,14 @@ impl Cookies {
     /// Creates the cookies of a listener from a secret of 32 random bytes.
     pub fn new(secret: &[u8; 32]) -> Self {
         Self {
-            key: hmac::Key::new(hmac::HMAC_SHA256, secret),
+            key: key(secret, b"tandem dtls cookie"),
         }
     }
 
     fn tag(&self, period: u64, address: SocketAddr, nonce: &Nonce) -> [u8; 16] {
         let mut context = hmac::Context::with_key(&self.key);
         context.update(&period.to_be_bytes());
-        match address.ip() {
-            IpAddr::V4(ip) => context.update(&ip.to_ipv6_mapped().octets()),
-            IpAddr::V6(ip) => context.update(&ip.octets()),
-        }
+        context.update(&ip_bytes(address.ip()));
         context.update(&address.port().to_be_bytes());
         context.update(nonce);
         let tag = context.sign();
