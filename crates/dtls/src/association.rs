@@ -9,6 +9,8 @@
 //! that was sent there, as in RFC 9000, section 8.2. Until then it sends to the old address. The
 //! same holds if the client's datagrams arrive at another of the gateway's addresses.
 
+mod returning;
+
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -30,19 +32,23 @@ pub use crate::settings::Settings;
 use crate::waits::Waits;
 use crate::wrap::Wrap;
 
+pub use returning::Issue;
+
 /// The bytes that a record of DTLS 1.3 adds to its content at most.
 const RECORD: usize = 24;
 /// The bytes that envelope and record add to a datagram of the tunnel.
 pub const OVERHEAD: usize = DATA_HEADER + RECORD;
-/// The challenges and responses that wait at most.
+/// The challenges, responses and tokens that wait at most.
 const MAX_REPLIES: usize = 8;
 /// The ends of datagrams that a client remembers.
 const MAX_TAILS: usize = 64;
 /// The time until a hello is repeated for the first time.
 const HELLO_AGAIN: Duration = Duration::from_millis(500);
-/// The first bytes of the messages that validate a new address. No segment begins with them.
+/// The first bytes of the messages that validate a new address, and of that with a token. No
+/// segment begins with them.
 const CHALLENGE: u8 = 0x90;
 const RESPONSE: u8 = 0x91;
+const NEW_TOKEN: u8 = 0x92;
 
 /// Checks the certificates of the peer, which follow each other. Returns true if they prove the
 /// identity of the peer, and false if the peer may be anonymous.
@@ -90,8 +96,9 @@ pub struct Association {
     candidate: Option<(Ends, [u8; 8])>,
     /// The ends of the last datagrams of a client, which prove that a datagram was read.
     tails: VecDeque<Tail>,
-    /// Challenges and responses to send.
+    /// Challenges, responses and tokens to send.
     replies: VecDeque<(Ends, Vec<u8>)>,
+    returning: returning::Returning,
     /// Envelopes to send before those of the tunnel.
     out: VecDeque<(Ends, Vec<u8>)>,
     scratch: Rc<RefCell<Vec<u8>>>,
@@ -156,8 +163,8 @@ impl Association {
         association
     }
 
-    /// Begins the gateway's end for the client at `ends.peer`, which has shown a cookie. `verify`
-    /// checks its certificate, if the settings request one.
+    /// Begins the gateway's end for the client at `ends.peer`, which has shown a cookie or a token.
+    /// `verify` checks its certificate, if the settings request one.
     pub fn accept(
         settings: &Settings,
         identity: DtlsCertificate,
@@ -202,6 +209,7 @@ impl Association {
             candidate: None,
             tails: VecDeque::new(),
             replies: VecDeque::new(),
+            returning: returning::Returning::default(),
             out: VecDeque::new(),
             scratch: Rc::clone(&settings.scratch),
             plain: Vec::new(),
@@ -374,8 +382,9 @@ impl Association {
                     }
                     self.connected = true;
                     // The client has ended its handshake already, so the tunnel tells it.
-                    if let Some(error) = &self.refused {
-                        self.tunnel.close(refusal_code(error));
+                    match &self.refused {
+                        Some(error) => self.tunnel.close(refusal_code(error)),
+                        None => self.issue_token(arrival.now),
                     }
                 }
                 Output::PeerCert(certificates) => self.on_certificates(certificates),
@@ -417,8 +426,10 @@ impl Association {
                 self.reply(from, response);
             }
             Some(&RESPONSE) => self.on_response(now, from, &data[1..]),
+            Some(&NEW_TOKEN) => self.on_token(&data[1..]),
             _ => {
                 self.validate(from);
+                self.repeat_token(now);
                 let at = self.since_start(now);
                 if let Err(error) = self.tunnel.handle_input(at, data, marked) {
                     tracing::debug!(%error, "a datagram of the tunnel is not valid");
@@ -457,6 +468,7 @@ impl Association {
             self.ends = from;
             let at = self.since_start(now);
             self.tunnel.path_changed(at);
+            self.issue_token(now);
         }
     }
 

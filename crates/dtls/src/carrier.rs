@@ -376,7 +376,8 @@ fn tls_error(error: &AssociationError) -> Option<rustls::Error> {
     }
 }
 
-/// Returns the task that moves the datagrams of an association, with the parts of its carrier.
+/// Returns the task that moves the datagrams of an association over a socket, with the parts of its
+/// carrier. `side` is at fault for its errors. This end may have `max_streams` streams open.
 pub(crate) fn driver(
     association: Association,
     socket: Socket,
@@ -417,6 +418,7 @@ pub(crate) fn driver(
         failures: 0,
         looked_at: None,
         followed_at: None,
+        keeping: None,
     }
 }
 
@@ -424,16 +426,8 @@ pub(crate) fn driver(
 pub(crate) struct DtlsCarrier(Rc<Shared>);
 
 impl DtlsCarrier {
-    /// Begins to move the datagrams of an association over a socket. `side` is at fault for its
-    /// errors. This end may have `max_streams` streams open.
-    pub(crate) fn new(
-        association: Association,
-        socket: Socket,
-        side: Side,
-        max_streams: usize,
-        alive: impl Sized + 'static,
-    ) -> Self {
-        let driver = driver(association, socket, side, max_streams);
+    /// Begins to move the datagrams of an association. `alive` lives as long as that.
+    pub(crate) fn new(driver: Driver, alive: impl Sized + 'static) -> Self {
         let shared = Rc::clone(&driver.shared);
         tokio::task::spawn_local(async move {
             let _alive = alive;

@@ -14,14 +14,14 @@ use crate::envelope::{AssociationId, Cookie, Nonce};
 const PERIOD: Duration = Duration::from_secs(30);
 
 /// Returns the key of one purpose. Proofs for another purpose are not valid with it.
-fn key(secret: &[u8; 32], purpose: &[u8]) -> hmac::Key {
+pub(crate) fn key(secret: &[u8; 32], purpose: &[u8]) -> hmac::Key {
     let (secret, info) = (Prk::new_less_safe(HKDF_SHA256, secret), [purpose]);
     let key = secret.expand(&info, hmac::HMAC_SHA256);
     key.expect("HKDF gives keys of this length").into()
 }
 
 /// Returns the bytes of an address, whichever form an IPv4 address has.
-const fn ip_bytes(address: IpAddr) -> [u8; 16] {
+pub(crate) const fn ip_bytes(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
         IpAddr::V6(ip) => ip.octets(),
@@ -31,7 +31,7 @@ const fn ip_bytes(address: IpAddr) -> [u8; 16] {
 /// Makes and checks the cookies of one listener. All threads share it.
 #[derive(Debug)]
 pub struct Cookies {
-    key: hmac::Key,
+    pub(crate) key: hmac::Key,
 }
 
 impl Cookies {
@@ -75,7 +75,7 @@ impl Cookies {
         let (mut id, mut cookie) = ([0; 4], [0; 12]);
         id.copy_from_slice(&tag[..4]);
         cookie.copy_from_slice(&tag[4..]);
-        (AssociationId::new(id), cookie)
+        (AssociationId::new(id).of_cookie(), cookie)
     }
 
     /// Returns the id that belongs to a cookie, or `None` if the cookie is not valid for the

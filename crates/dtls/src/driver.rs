@@ -11,6 +11,7 @@ use tandem::metrics::METRICS;
 use crate::batch::Batch;
 use crate::carrier::{LINGER, Shared};
 use crate::facts::AssociationFacts;
+use crate::kept::Keeping;
 use crate::port::Arrived;
 use crate::socket::{After, Socket};
 
@@ -43,6 +44,8 @@ pub(crate) struct Driver {
     pub(crate) looked_at: Option<Instant>,
     /// The last look after which the association moved.
     pub(crate) followed_at: Option<Instant>,
+    /// The place for the gateway's tokens, if a client keeps them.
+    pub(crate) keeping: Option<Keeping>,
 }
 
 impl Drop for Driver {
@@ -260,6 +263,11 @@ impl Driver {
             }
             bytes += arrived.bytes.len() as u64;
         });
+        if let (Some(keeping), Some(token)) = (&mut self.keeping, association.take_token())
+            && let Some(own) = self.socket.own_address()
+        {
+            keeping.keep(own, token);
+        }
         METRICS.dtls_datagrams_received.add(count);
         let facts = &self.facts;
         facts.received.set(facts.received.get() + count);

@@ -9,9 +9,10 @@
 //! ```
 //!
 //! The highest bit of an id is set, and that of the other kinds is not. A client sends `Initial`
-//! until the gateway has answered with data. If it shows a cookie that the gateway does not know,
-//! because the gateway was restarted or the client's address has changed, it gets a retry as well,
-//! and begins again with the new cookie. A gateway finds the association by the id, from
+//! until the gateway has answered with data. A client that returns may begin with it, and show an
+//! address token in place of the cookie ([`crate::token`]). If the gateway does not know the cookie
+//! or token, because it was restarted or the client's address has changed, the client gets a retry
+//! as well. It begins again with the new cookie. A gateway finds the association by the id, from
 //! whichever address the datagram came. The retry is as long as the hello, so that a forged source
 //! address gains no amplification, and the gateway keeps no state for a hello. A gateway that does
 //! not know the id, because it was restarted, says so. Those 16 bytes end in the tag of a record,
@@ -22,7 +23,7 @@ use thiserror::Error;
 /// The bytes of a client's number for its attempt to connect.
 pub type Nonce = [u8; 8];
 
-/// The bytes that prove that a client receives at its address.
+/// The bytes that prove that a client receives at its address: a cookie, or an address token.
 pub type Cookie = [u8; 12];
 
 const HELLO: u8 = 1;
@@ -31,6 +32,9 @@ const INITIAL: u8 = 3;
 const UNKNOWN: u8 = 4;
 /// The bit of the first byte that tells an id from the other kinds.
 const ID_BIT: u32 = 1 << 31;
+/// The bit of an id that tells associations after a token from those after a cookie. The owner of a
+/// token could choose a nonce that leads to the id of another client's cookie.
+const TOKEN_BIT: u32 = 1 << 30;
 
 /// The size of the largest datagram that is read, in bytes.
 pub const LARGEST: usize = 2048;
@@ -60,6 +64,18 @@ impl AssociationId {
         Self(u32::from_be_bytes(bytes) | ID_BIT)
     }
 
+    /// Returns the id of this number for a client with a cookie.
+    #[must_use]
+    pub const fn of_cookie(self) -> Self {
+        Self(self.0 & !TOKEN_BIT)
+    }
+
+    /// Returns the id of this number for a client with a token.
+    #[must_use]
+    pub const fn of_token(self) -> Self {
+        Self(self.0 | TOKEN_BIT)
+    }
+
     /// Returns the bytes on the wire.
     pub const fn to_bytes(self) -> [u8; 4] {
         self.0.to_be_bytes()
@@ -87,7 +103,7 @@ pub enum Envelope<'a> {
     Initial {
         /// The number of the attempt.
         nonce: Nonce,
-        /// The cookie of the retry.
+        /// The cookie of the retry, or an address token.
         cookie: Cookie,
         /// The records.
         records: &'a [u8],

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!            ┌─ Hello ──▶ Retry, without any state
-//!  socket ───┼─ Initial with a valid cookie ─▶ a new association of this thread
-//!            ├─ Initial with another cookie ─▶ Retry, as for a hello
+//!  socket ───┼─ Initial with a valid cookie or token ─▶ a new association of this thread
+//!            ├─ Initial with another one ─▶ Retry, as for a hello
 //!            └─ Data ──▶ the queue of the association with that id
 //! ```
 //!
@@ -12,6 +12,8 @@
 //! the socket is handed over to the next process ([`tandem::transport::handover`]), and each
 //! association gets a socket of its own. If that fails, clients repeat their hellos until the
 //! process has ended.
+
+mod returning;
 
 use std::collections::HashMap;
 use std::io;
@@ -31,6 +33,10 @@ use crate::ends::Ends;
 use crate::envelope::{AssociationId, DATA_HEADER, Envelope, HELLO_SIZE, LARGEST, Nonce, tail};
 use crate::inbox::Inbox;
 use crate::port::Arrived;
+use crate::token::{AddressToken, Shown, Tokens};
+
+use returning::Returning;
+pub(crate) use returning::Unproved;
 
 /// The new associations that wait for one thread at most.
 const NEWCOMERS: usize = 32;
@@ -41,6 +47,7 @@ const NEWCOMERS_OF_ONE: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Hub {
     cookies: Cookies,
+    tokens: Tokens,
     start: Instant,
     state: Mutex<State>,
     /// The socket, which is handed over after the last listener.
@@ -56,9 +63,10 @@ struct State {
     waiting: HashMap<(u64, IpAddr), usize>,
     /// True once the address of the socket was handed over.
     handed_over: bool,
+    returning: Returning,
 }
 
-/// A client that has shown a cookie.
+/// A client that has shown a cookie, or a token.
 #[derive(Debug)]
 pub(crate) struct Newcomer {
     pub(crate) ends: Ends,
@@ -66,6 +74,8 @@ pub(crate) struct Newcomer {
     pub(crate) route: Route,
     /// The place of the association among those that wait.
     pub(crate) place: Place,
+    /// The place of a client that has shown a token, until the end of its handshake.
+    pub(crate) unproved: Option<Unproved>,
 }
 
 /// The place of a newcomer, which another one may take when it is dropped.
@@ -136,6 +146,7 @@ impl Hub {
             .expect("the system has random numbers");
         Self {
             cookies: Cookies::new(&secret),
+            tokens: Tokens::new(&secret),
             start: Instant::now(),
             state: Mutex::default(),
             bound,
@@ -215,16 +226,21 @@ impl Hub {
             Ok(Envelope::Hello { nonce }) => self.retry(from, nonce, replies),
             Ok(Envelope::Initial { nonce, cookie, .. }) => {
                 let now = self.start.elapsed();
-                match self.cookies.check(now, from.peer, &nonce, &cookie) {
-                    Some(id) => self.pass(id, run) || self.begin(number, id, run),
-                    // It is of another process, or of another address of the client.
-                    None => {
-                        // A forged source address gains no amplification.
-                        if datagram.len() >= HELLO_SIZE {
-                            self.retry(from, nonce, replies);
-                        }
-                        false
+                let id = self.cookies.check(now, from.peer, &nonce, &cookie);
+                let returns = || self.tokens.check(now, from.peer.ip(), &nonce, &cookie);
+                if let Some(id) = id {
+                    self.pass(id, run) || self.begin(number, id, run, None)
+                } else if let Some(token) = returns()
+                    && self.begin(number, token.id, run, Some(&token))
+                {
+                    true
+                } else {
+                    // The cookie or token is of another process, or of another address of the
+                    // client. A forged source address gains no amplification.
+                    if datagram.len() >= HELLO_SIZE {
+                        self.retry(from, nonce, replies);
                     }
+                    false
                 }
             }
             Ok(Envelope::Data { id, .. }) => {
@@ -266,12 +282,29 @@ impl Hub {
         true
     }
 
+    /// Returns a token with which the client at an address may return.
+    pub(crate) fn token(&self, address: IpAddr) -> AddressToken {
+        self.tokens.make(self.start.elapsed(), address)
+    }
+
     /// Begins an association on the thread that has read the datagram, or on another one if that
-    /// thread no longer accepts.
-    fn begin(self: &Arc<Self>, number: u64, id: AssociationId, run: &Arrived<'_>) -> bool {
+    /// thread no longer accepts. Returns false if it cannot begin, or not with this `token`.
+    fn begin(
+        self: &Arc<Self>,
+        number: u64,
+        id: AssociationId,
+        run: &Arrived<'_>,
+        token: Option<&Shown>,
+    ) -> bool {
         let mut state = self.state();
         if let Some(inbox) = state.routes.get(&id) {
-            // Another thread has read a datagram of the client's first flight before this one.
+            // A token does not depend on the port, and its owner may choose the nonce. The datagram
+            // may therefore be for an association of another client.
+            if token.is_some() && inbox.client() != run.from.peer {
+                return false;
+            }
+            // Another thread has read a datagram of the client's first flight before this one, or
+            // the client repeats it.
             let dropped = inbox.push(run);
             METRICS.dtls_datagrams_dropped.add(dropped as u64);
             return true;
@@ -284,15 +317,17 @@ impl Hub {
             return false;
         };
         let of = (listener.0, subscriber(run.from.peer.ip()));
-        let waiting = state.waiting.entry(of).or_default();
-        if *waiting == NEWCOMERS_OF_ONE {
+        if state.waiting.get(&of) == Some(&NEWCOMERS_OF_ONE)
+            || token.is_some_and(|token| !state.returning.admit(token, of.1))
+        {
             return false;
         }
-        *waiting += 1;
+        *state.waiting.entry(of).or_default() += 1;
         let inbox = Arc::new(Inbox::new(run.from.peer));
         inbox.push(run);
         state.routes.insert(id, Arc::clone(&inbox));
         drop(state);
+        let unproved = token.map(|_| Unproved::new(self, of.1));
         permit.send(Newcomer {
             ends: run.from,
             inbox,
@@ -304,6 +339,7 @@ impl Hub {
                 hub: Arc::clone(self),
                 of,
             },
+            unproved,
         });
         true
     }

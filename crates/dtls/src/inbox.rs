@@ -139,6 +139,11 @@ impl Inbox {
         dropped
     }
 
+    /// Returns the address of the client.
+    pub(crate) fn client(&self) -> SocketAddr {
+        self.waiting().client
+    }
+
     /// Notes that the client has the address `client` now.
     pub(crate) fn follow(&self, client: SocketAddr) {
         self.waiting().client = client;

@@ -6,6 +6,7 @@
 //! ```
 //!
 //! - [`envelope`], [`cookie`]: the datagrams around DTLS, and the proof of a client's address.
+//! - [`token`], `kept`: the proof of a client that returns, and the client's memory of such proofs.
 //! - [`association`], `wrap`, `settings`: DTLS and tunnel of one peer, without sockets or clocks.
 //! - `waits`: the round trip of a handshake.
 //! - `crypto`, `certificates`: the cryptography of DTLS by ring, and the certificates of both ends.
@@ -19,6 +20,7 @@ pub mod association;
 pub mod cookie;
 pub mod ends;
 pub mod envelope;
+pub mod token;
 pub mod transport;
 mod unknown;
 
@@ -30,6 +32,7 @@ mod driver;
 mod facts;
 mod hub;
 mod inbox;
+mod kept;
 mod port;
 mod settings;
 mod socket;

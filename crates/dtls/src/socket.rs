@@ -1,7 +1,7 @@
 //! The socket of an association: that of a client, or a share of a listener's socket.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -69,6 +69,14 @@ impl Socket {
         match self {
             Self::Own { port, remote, .. } => (port, Some(*remote)),
             Self::Shared { port, .. } => (port, None),
+        }
+    }
+
+    /// Returns the IP address of this machine at a client's socket.
+    pub(crate) fn own_address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Own { port, .. } => port.own_address().ok(),
+            Self::Shared { .. } => None,
         }
     }
 

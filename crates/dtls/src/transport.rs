@@ -28,12 +28,13 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::association::{Association, OVERHEAD, Settings};
 use crate::batch::Batch;
-use crate::carrier::DtlsCarrier;
+use crate::carrier::{DtlsCarrier, driver};
 use crate::certificates::{
     Clients, Identity, anonymous, check_gateway, gateway_verifier, identity,
 };
 use crate::hub::{Hub, Hubs, Newcomer};
 use crate::inbox::Reader;
+use crate::kept::{Keeping, Memory};
 use crate::port::{Arrived, Port};
 use crate::socket::Socket;
 
@@ -144,6 +145,7 @@ impl Dials for DtlsProvider {
             identity: own.transpose()?,
             name,
             timeout: context.timeout,
+            memory: context.early_data.then(Memory::default),
         }))
     }
 }
@@ -181,6 +183,7 @@ impl Listens for DtlsProvider {
                 .without_first_window(),
             identity: identity(cert, key, context.renewals)?,
             clients,
+            issues_tokens: context.early_data,
         }))
     }
 }
@@ -193,11 +196,18 @@ struct Dialling {
     identity: Option<Identity>,
     name: ServerName<'static>,
     timeout: Duration,
+    /// The gateway's tokens, if the client keeps them.
+    memory: Option<Memory>,
 }
 
 impl Dialling {
-    /// Opens an association, over a socket that no other association uses.
-    async fn connect(&self, target: &Target) -> Result<DtlsCarrier, Error> {
+    /// Opens an association, over a socket that no other association uses. With an isolation key,
+    /// it may show a token of an earlier one.
+    async fn connect(
+        &self,
+        target: &Target,
+        isolation: Option<&Isolation>,
+    ) -> Result<DtlsCarrier, Error> {
         let address = datagram_address(target)?;
         let failed = |error: &io::Error| {
             Error::io(error, Side::Peer)
@@ -212,8 +222,18 @@ impl Dialling {
         };
         let verify = check_gateway(Arc::clone(&self.verifier), self.name.clone());
         let (settings, now) = (&self.settings, Instant::now());
-        let association = Association::connect(settings, own, address, verify, now);
-        let carried = DtlsCarrier::new(association, socket, Side::Peer, CLIENT_STREAMS, ());
+        let mut association = Association::connect(settings, own, address, verify, now);
+        let memory = self.memory.as_ref().zip(isolation);
+        let keeping = memory
+            .zip(socket.own_address())
+            .map(|((memory, isolation), own)| Keeping::begin(memory, isolation, own));
+        let (keeping, token) = keeping.unzip();
+        if let Some(token) = token.flatten() {
+            association.show(&token, now);
+        }
+        let mut driver = driver(association, socket, Side::Peer, CLIENT_STREAMS);
+        driver.keeping = keeping;
+        let carried = DtlsCarrier::new(driver, ());
         match tokio::time::timeout(self.timeout, carried.connected()).await {
             Ok(connected) => connected.map(|()| carried),
             Err(_) => {
@@ -236,11 +256,20 @@ impl Dial for Dialling {
         target: &'a Target,
         _: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-        Box::pin(async move { open_path(&self.connect(target).await?).await })
+        Box::pin(async move { open_path(&self.connect(target, None).await?).await })
     }
 
-    fn carrier<'a>(&'a self, target: &'a Target, _: &'a Isolation) -> CarrierFuture<'a> {
-        Box::pin(async move { Ok(Carrier::Streams(Rc::new(self.connect(target).await?))) })
+    fn carrier<'a>(&'a self, target: &'a Target, isolation: &'a Isolation) -> CarrierFuture<'a> {
+        Box::pin(async move {
+            let connected = self.connect(target, Some(isolation)).await?;
+            Ok(Carrier::Streams(Rc::new(connected)))
+        })
+    }
+
+    fn forget(&self, isolation: &Isolation) {
+        if let Some(memory) = &self.memory {
+            memory.borrow_mut().forget(isolation);
+        }
     }
 }
 
@@ -250,6 +279,7 @@ struct Listening {
     settings: Settings,
     identity: Identity,
     clients: Option<Clients>,
+    issues_tokens: bool,
 }
 
 impl Listen for Listening {
@@ -270,6 +300,7 @@ impl Listen for Listening {
             settings: self.settings.clone(),
             identity: Arc::clone(&self.identity),
             clients: self.clients.clone(),
+            issues_tokens: self.issues_tokens,
             reading,
         }))
     }
@@ -346,6 +377,7 @@ struct Accepting {
     settings: Settings,
     identity: Identity,
     clients: Option<Clients>,
+    issues_tokens: bool,
     reading: Rc<Reading>,
 }
 
@@ -375,6 +407,7 @@ impl Listener for Accepting {
             inbox,
             route,
             place,
+            unproved,
         } = newcomer;
         drop(place);
         let socket = Socket::Shared {
@@ -384,15 +417,21 @@ impl Listener for Accepting {
         };
         let (settings, identity) = (self.settings.clone(), self.identity.get());
         let (clients, reading) = (self.clients.clone(), Rc::clone(&self.reading));
+        let issuer = self.issues_tokens.then(|| Arc::clone(&self.hub));
         let carrier = Box::pin(async move {
             let identity = DtlsCertificate::clone(&identity);
             let now = Instant::now();
             let verify = clients.map(|clients| clients.check());
-            let association = Association::accept(&settings, identity, verify, route.id, ends, now);
+            let mut association =
+                Association::accept(&settings, identity, verify, route.id, ends, now);
+            if let Some(hub) = issuer {
+                association.issue_tokens(Box::new(move |address| hub.token(address)));
+            }
             let most = settings.tunnel.max_streams;
-            let carried =
-                DtlsCarrier::new(association, socket, Side::Client, most, (route, reading));
+            let driver = driver(association, socket, Side::Client, most);
+            let carried = DtlsCarrier::new(driver, (route, reading));
             carried.connected().await?;
+            drop(unproved);
             Ok(Carrier::Streams(Rc::new(carried) as Rc<dyn Streams>))
         });
         Poll::Ready(Ok(Incoming {
@@ -464,6 +503,7 @@ mod tests {
             settings,
             identity: Arc::new(identity),
             clients: None,
+            issues_tokens: true,
             reading: Rc::new(Reading(Rc::default())),
         };
         let woken = Arc::new(Woken::default());

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::ends::Ends;
 use crate::envelope::{AssociationId, Cookie, Envelope, Nonce};
+use crate::token::AddressToken;
 
 /// The cookies that a client shows at most after its first one. Processes that share the gateway's
 /// address could otherwise send a client to and fro.
@@ -18,7 +19,7 @@ pub(crate) enum Wrap {
         due: Instant,
         wait: Duration,
     },
-    /// The client has a cookie, and the gateway has not answered with data.
+    /// The client has a cookie or a token, and the gateway has not answered with data.
     Initial {
         nonce: Nonce,
         id: AssociationId,
@@ -30,6 +31,20 @@ pub(crate) enum Wrap {
 }
 
 impl Wrap {
+    /// Shows a token in place of the first cookie. Returns false if the client has a cookie.
+    pub(crate) fn show(&mut self, token: &AddressToken) -> bool {
+        let Self::Hello { nonce, .. } = *self else {
+            return false;
+        };
+        *self = Self::Initial {
+            nonce,
+            id: token.id(&nonce),
+            cookie: token.shown(),
+            left: MORE_COOKIES + 1,
+        };
+        true
+    }
+
     /// Takes the gateway's reply to a hello, or to a cookie that it does not know: the gateway was
     /// restarted, or the client's address has changed. Returns false if it changes nothing.
     pub(crate) fn take_retry(&mut self, nonce: Nonce, id: AssociationId, cookie: Cookie) -> bool {

@@ -332,6 +332,8 @@ metrics! {
     dtls_datagrams_received "counter" "Datagrams that reached an association of dtls.";
     dtls_datagrams_dropped "counter"
         "Gateway: datagrams without a cookie or association, or beyond a queue.";
+    dtls_tokens_accepted "counter"
+        "Gateway: associations of dtls that began with an address token, which saves a round trip.";
     submissions_accepted "counter" "Gateway: submissions stored for delivery.";
     submissions_refused "counter"
         "Gateway: submissions refused with a problem, without requests for a challenge.";

@@ -1,5 +1,7 @@
 //! The hub with datagrams of several clients, without a network.
 
+mod returning;
+
 use std::cell::Cell;
 
 use super::*;
@@ -170,7 +172,8 @@ fn threads_that_begin_at_once_share_an_association() {
     let from: SocketAddr = "192.0.2.7:1000".parse().expect("an address");
     let (id, cookie) = hello(&hub, from);
     for (number, _) in &listeners {
-        assert!(hub.begin(*number, id, &Arrived::one(from, &initial(cookie))));
+        let first = initial(cookie);
+        assert!(hub.begin(*number, id, &Arrived::one(from, &first), None));
     }
     let newcomers = listeners.map(|(_, mut newcomers)| newcomers.try_recv().ok());
     let mut newcomers: Vec<_> = newcomers.into_iter().flatten().collect();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tandem_dtls::association::{Association, AssociationError};
 use tandem_dtls::envelope::Envelope;
+use tandem_dtls::token::AddressToken;
 use tandem_tunnel::Closed;
 
 use crate::certificates::Certificates;
@@ -37,6 +38,19 @@ impl Peer {
         };
         this.until(Association::is_connected);
         this
+    }
+
+    /// Returns a token of the gateway for this machine.
+    fn token(gateway: SocketAddr) -> AddressToken {
+        let mut this = Self::connect(gateway);
+        let begun = Instant::now();
+        loop {
+            if let Some(token) = this.association.take_token() {
+                return token;
+            }
+            assert!(begun.elapsed() < PATIENCE, "the gateway sends no token");
+            this.turn();
+        }
     }
 
     fn turn(&mut self) {
@@ -168,4 +182,38 @@ fn gateway_serves_beside_half_open_handshakes() {
     }
     assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
     stop([client, gateway]);
+}
+
+/// The tokens may be from an address that somebody else has now.
+#[test]
+fn gateway_has_few_half_open_handshakes_after_tokens() {
+    let certificates = Certificates::new("dtls-half-returns");
+    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+    let mut out = Vec::new();
+    let mut half_open = |token: &AddressToken| {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(address).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let any = Box::new(|_: &[u8]| Ok(true));
+        let now = Instant::now();
+        let mut half = Association::connect(&settings(), identity(), address, any, now);
+        half.show(token, now);
+        while half.poll_output(now, &mut out).is_some() {
+            socket.send(&out).unwrap();
+            out.clear();
+        }
+        let mut buf = [0; 2048];
+        let size = socket.recv(&mut buf).unwrap();
+        match Envelope::decode(&buf[..size]) {
+            Ok(Envelope::Data { .. }) => true,
+            Ok(Envelope::Retry { .. }) => false,
+            other => panic!("no answer: {other:?}"),
+        }
+    };
+    let tokens: Vec<_> = (0..20).map(|_| Peer::token(address)).collect();
+    let begun = tokens.iter().filter(|token| half_open(token)).count();
+    assert_eq!(begun, 16);
+    // A client without a token is not affected.
+    Peer::connect(address);
+    stop([gateway]);
 }

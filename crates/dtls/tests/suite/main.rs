@@ -36,6 +36,10 @@ mod provided_streams;
 #[path = "../../../tandem/tests/suite/provided_ways.rs"]
 mod provided_ways;
 mod refusals;
+mod returning;
+#[expect(dead_code, reason = "the tests of early data use the rest")]
+#[path = "../../../quic/tests/suite/slow_path.rs"]
+mod slow_path;
 mod streams;
 mod translator;
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -10,10 +11,11 @@ use tandem_dtls::association::{Association, OVERHEAD, Settings, Verify};
 use tandem_dtls::cookie::Cookies;
 use tandem_dtls::ends::Ends;
 use tandem_dtls::envelope::{AssociationId, Envelope, Nonce, tail};
+use tandem_dtls::token::{AddressToken, Tokens, UsedTokens};
 use tandem_tunnel::{Config, Read, StreamId};
 
 /// The time that a datagram travels.
-const DELAY: Duration = Duration::from_millis(20);
+pub(crate) const DELAY: Duration = Duration::from_millis(20);
 
 /// The direction of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,13 +49,17 @@ struct Packet {
 
 pub(crate) type Decide = Box<dyn FnMut(Direction, usize, &[u8]) -> Fate>;
 
-/// Both ends. The gateway's end exists once a cookie was shown.
+/// Both ends. The gateway's end exists once a cookie or a token was shown.
 pub(crate) struct Network {
     start: Instant,
     now: Instant,
     settings: Settings,
     identity: DtlsCertificate,
     cookies: Cookies,
+    tokens: Rc<Tokens>,
+    used: UsedTokens,
+    /// False if the gateway knows no tokens, like one of an earlier version.
+    pub(crate) has_tokens: bool,
     pub(crate) client: Association,
     pub(crate) gateway: Option<Association>,
     pub(crate) client_address: SocketAddr,
@@ -112,6 +118,9 @@ impl Network {
             settings,
             identity: identity(),
             cookies: Cookies::new(&[1; 32]),
+            tokens: Rc::new(Tokens::new(&[1; 32])),
+            used: UsedTokens::default(),
+            has_tokens: true,
             gateway: None,
             client_address: "192.0.2.2:1000".parse().unwrap(),
             gateway_address,
@@ -174,7 +183,10 @@ impl Network {
         match Envelope::decode(datagram) {
             Ok(Envelope::Hello { nonce }) => self.retry(from, nonce),
             Ok(Envelope::Initial { nonce, cookie, .. }) if self.gateway.is_none() => {
-                if let Some(id) = self.cookies.check(elapsed, from, &nonce, &cookie) {
+                let id = self.cookies.check(elapsed, from, &nonce, &cookie);
+                let token = self.tokens.check(elapsed, from.ip(), &nonce, &cookie);
+                let token = token.filter(|token| self.has_tokens && self.used.spend(token));
+                if let Some(id) = id.or(token.map(|token| token.id)) {
                     self.accept(id, from);
                     self.arrive(direction, from, datagram, marked);
                 } else {
@@ -212,7 +224,19 @@ impl Network {
     /// Replaces the gateway by another process, which has other cookies and no associations.
     pub(crate) fn restart_gateway(&mut self, secret: u8) {
         self.cookies = Cookies::new(&[secret; 32]);
+        self.tokens = Rc::new(Tokens::new(&[secret; 32]));
         self.gateway = None;
+    }
+
+    /// Begins another association, with a token if there is one.
+    pub(crate) fn begin_again(&mut self, token: Option<&AddressToken>) {
+        let verify = Box::new(|_: &[u8]| Ok(true));
+        let (settings, now, gateway) = (&self.settings, self.now, self.gateway_address);
+        self.client = Association::connect(settings, identity(), gateway, verify, now);
+        self.gateway = None;
+        if let Some(token) = token {
+            self.client.show(token, now);
+        }
     }
 
     /// Returns the ends of the way on which the datagrams of an address reach the gateway.
@@ -226,7 +250,11 @@ impl Network {
     fn accept(&mut self, id: AssociationId, from: SocketAddr) {
         let identity = self.identity.clone();
         let (settings, now, ends) = (&self.settings, self.now, self.at_gateway(from));
-        let gateway = Association::accept(settings, identity, None, id, ends, now);
+        let mut gateway = Association::accept(settings, identity, None, id, ends, now);
+        if self.has_tokens {
+            let (tokens, elapsed) = (Rc::clone(&self.tokens), now.duration_since(self.start));
+            gateway.issue_tokens(Box::new(move |address| tokens.make(elapsed, address)));
+        }
         self.gateway = Some(gateway);
     }
 
@@ -253,10 +281,10 @@ impl Network {
         }
     }
 
-    /// Runs until `done` holds, or nothing is left to do, or ten minutes have passed. Returns
+    /// Runs until `done` holds, or nothing is left to do, or ten more minutes have passed. Returns
     /// whether `done` holds.
     pub(crate) fn run(&mut self, done: impl FnMut(&mut Self) -> bool) -> bool {
-        self.run_before(self.start + Duration::from_secs(600), done)
+        self.run_before(self.now + Duration::from_secs(600), done)
     }
 
     /// Runs until `done` holds, or nothing is left to do before `limit`.
@@ -298,6 +326,11 @@ impl Network {
     /// Returns the number of datagrams that the gateway has sent.
     pub(crate) fn sent_by_gateway(&self) -> usize {
         self.counts[1]
+    }
+
+    /// Lets time pass in which neither end does anything.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.now += time;
     }
 
     /// Returns the time of the network.

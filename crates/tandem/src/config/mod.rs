@@ -181,8 +181,9 @@ macro_rules! with_path {
             /// Congestion control of sessions, if the kernel has it; an empty value keeps the
             /// kernel's default [default: bbr]
             congestion: Option<String> [help_heading = "Slow path", value_name = "NAME"],
-            /// Over QUIC, safe requests without content do not wait for the handshake if the client
-            /// was connected before [default: true]
+            /// A client that was connected before saves a round trip: over QUIC, safe requests
+            /// without content do not wait for the handshake, and over DTLS that is shorter
+            /// [default: true]
             early_data: Option<bool> [help_heading = "Slow path", num_args = 0..=1,
                 default_missing_value = "true", require_equals = true, value_name = "BOOL"],
             #[doc = $connect]

@@ -110,8 +110,8 @@ pub struct DialContext {
     /// The bytes of one stream that the other end may send before they are read. A transport with
     /// many streams has no larger windows than this.
     pub stream_window: u32,
-    /// True if the transport may resume an earlier connection of the same isolation key, and then
-    /// send safe requests before the handshake is over.
+    /// True if the transport may resume an earlier connection of the same isolation key. Its
+    /// handshake then takes less time, or safe requests leave before the end of that.
     pub early_data: bool,
     /// True if a silent connection may move to another port of this machine. A gateway permits
     /// that, and an origin may not (RFC 9000 section 9).
@@ -136,7 +136,8 @@ pub struct ListenContext<'a> {
     pub max_streams: u32,
     /// The directory of the local authority, which certifies an endpoint without a certificate.
     pub authority: Option<&'a Path>,
-    /// True if clients that return may send requests before the handshake is over.
+    /// True if clients that return may send requests before the handshake is over, or save a part
+    /// of it.
     pub early_data: bool,
     /// The time for the handshake.
     pub timeout: Duration,
