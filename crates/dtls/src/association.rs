@@ -333,6 +333,8 @@ impl Association {
             for records in &self.first_flight {
                 self.wrap.enqueue(&mut self.out, self.ends, records);
             }
+            // Data has the id of this cookie, so it answers no earlier copy.
+            self.waits = Waits::default();
             self.waits.on_packet(arrival.now);
             return;
         }

@@ -112,6 +112,17 @@ fn gateway_of_an_earlier_version_sends_a_cookie() {
     assert_eq!(network.client.take_token(), None);
 }
 
+/// A client after a cookie begins its first flight with the round trip of the handshake.
+#[test]
+fn refused_token_leaves_the_round_trip_of_the_handshake() {
+    let mut network = exact();
+    let token = token(&mut network);
+    network.restart_gateway(2);
+    network.begin_again(Some(&token));
+    network.connect();
+    assert_eq!(network.client.tunnel().first_rtt(), Some(2 * DELAY));
+}
+
 #[test]
 fn return_survives_the_loss_of_any_datagram() {
     for direction in [Direction::Up, Direction::Down] {
