@@ -9,6 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use tandem_dtls::anonymous;
 use tandem_dtls::association::{Association, Settings};
 use tandem_dtls::envelope::{AssociationId, Envelope};
+use tandem_dtls::token::{AddressToken, Tokens};
 
 const ID: [u8; 4] = [0x80, 1, 2, 3];
 
@@ -27,10 +28,32 @@ fn client(settings: &Settings, remote: SocketAddr, now: Instant) -> Association 
     client
 }
 
+/// Returns the client's end of an association that begins with a token, and its id.
+fn returning(
+    settings: &Settings,
+    remote: SocketAddr,
+    now: Instant,
+) -> (Association, AssociationId) {
+    let identity = anonymous().expect("random numbers");
+    let mut client = Association::connect(settings, identity, remote, Box::new(|_| Ok(true)), now);
+    let token = AddressToken::decode(&[7; 28]).expect("a whole token");
+    client.show(&token, now);
+    let mut datagram = Vec::new();
+    client.poll_output(now, &mut datagram).expect("a flight");
+    let Ok(Envelope::Initial { nonce, .. }) = Envelope::decode(&datagram) else {
+        panic!("no flight");
+    };
+    (client, token.id(&nonce))
+}
+
 fuzz_target!(|bytes: &[u8]| {
     let mut out = Vec::new();
     if let Ok(envelope) = Envelope::decode(bytes) {
         envelope.encode(&mut out);
+        if let Envelope::Initial { nonce, cookie, .. } = envelope {
+            let (tokens, any) = (Tokens::new(&[1; 32]), [192, 0, 2, 1].into());
+            assert!(tokens.check(Duration::ZERO, any, &nonce, &cookie).is_none());
+        }
         match envelope {
             Envelope::Hello { .. } => assert_eq!(out[..9], bytes[..9]),
             _ => assert_eq!(out, bytes),
@@ -41,14 +64,23 @@ fuzz_target!(|bytes: &[u8]| {
     let (identity, id) = (anonymous().expect("random numbers"), AssociationId::new(ID));
     let verify: Box<dyn Fn(&[u8]) -> _> = Box::new(|_| Ok(true));
     let gateway = Association::accept(&settings, identity, Some(verify), id, remote.into(), now);
-    let mut ends = [client(&settings, remote, now), gateway];
+    let client = client(&settings, remote, now);
+    let mut ends = [
+        (client, id),
+        (gateway, id),
+        returning(&settings, remote, now),
+    ];
+    if let Some(token) = AddressToken::decode(bytes) {
+        assert_eq!(token.to_bytes(), bytes[..28]);
+    }
     // The first byte of each part is its length: several datagrams in a row.
     let mut rest = bytes;
     while let Some((length, after)) = rest.split_first() {
         let (part, others) = after.split_at(after.len().min(usize::from(*length) * 6));
         let mut datagram = Vec::new();
-        Envelope::Data { id, records: part }.encode(&mut datagram);
-        for end in &mut ends {
+        for (end, id) in &mut ends {
+            let id = *id;
+            Envelope::Data { id, records: part }.encode(&mut datagram);
             end.handle_datagram(now, remote.into(), part, false);
             end.handle_datagram(now, remote.into(), &datagram, true);
             while end.poll_output(now, &mut out).is_some() {
@@ -58,5 +90,5 @@ fuzz_target!(|bytes: &[u8]| {
         }
         rest = others;
     }
-    assert!(!ends.iter().any(Association::is_connected));
+    assert!(!ends.iter().any(|(end, _)| end.is_connected()));
 });
