@@ -326,6 +326,11 @@ fn not_resumed(
             "the session began without the speed of the earlier one",
         ));
     }
+    let is_dtls = setup.session == SessionProtocol::H3Dtls;
+    let accepted = "tandem_dtls_tokens_accepted_total";
+    if is_dtls && counter(&network.gateway_metrics()?, accepted)? == 0 {
+        return Ok(Some("the gateway accepted no address token"));
+    }
     let is_quic = setup.session == SessionProtocol::H3Quic;
     if is_quic && counter(&network.metrics()?, "tandem_early_data_accepted_total")? == 0 {
         return Ok(Some("no request left before the handshake"));
