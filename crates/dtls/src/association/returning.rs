@@ -117,8 +117,8 @@ mod tests {
         }
     }
 
-    /// Returns the connected ends of an association that a token has begun.
-    fn pair(now: Instant) -> (Association, Association) {
+    /// Returns the ends of an association that a token begins, and the client's first datagram.
+    fn begin(now: Instant) -> (Association, Association, Vec<u8>) {
         let config = Config {
             max_datagram: 1200,
             ..Config::default()
@@ -136,11 +136,38 @@ mod tests {
         };
         assert_eq!(cookie, token.shown());
         let (id, ends) = (token.id(&nonce), CLIENT.into());
-        let mut gateway = Association::accept(&settings, identity(), None, id, ends, now);
+        let gateway = Association::accept(&settings, identity(), None, id, ends, now);
+        (client, gateway, first)
+    }
+
+    /// Returns the connected ends of an association that a token has begun.
+    fn pair(now: Instant) -> (Association, Association) {
+        let (mut client, mut gateway, first) = begin(now);
         gateway.handle_datagram(now, CLIENT.into(), &first, false);
         exchange(now, &mut client, &mut gateway);
         assert!(client.is_connected() && gateway.is_connected());
         (client, gateway)
+    }
+
+    /// The owner of the address may not be the sender of the token.
+    #[test]
+    fn first_flight_is_sent_five_times_at_most() {
+        let start = Instant::now();
+        let (_, mut gateway, first) = begin(start);
+        let (mut out, mut sizes) = (Vec::new(), Vec::new());
+        for tenth in 0..600 {
+            let now = start + Duration::from_millis(100) * tenth;
+            gateway.handle_datagram(now, CLIENT.into(), &first, false);
+            gateway.handle_timeout(now);
+            while gateway.poll_output(now, &mut out).is_some() {}
+            sizes.push(std::mem::take(&mut out).len());
+        }
+        let (flight, all) = (sizes[0], sizes.iter().sum::<usize>());
+        println!(
+            "{} bytes bring {flight} bytes, and {all} in total",
+            first.len()
+        );
+        assert!(flight > 0 && all <= 5 * flight, "{sizes:?}");
     }
 
     /// A client of an earlier version does not know the message with a token.

@@ -186,7 +186,7 @@ impl Network {
                 let id = self.cookies.check(elapsed, from, &nonce, &cookie);
                 let token = self.tokens.check(elapsed, from.ip(), &nonce, &cookie);
                 let token = token.filter(|token| self.has_tokens && self.used.spend(token));
-                if let Some(id) = id.or(token.map(|token| token.id)) {
+                if let Some(id) = id.or_else(|| token.map(|token| token.id)) {
                     self.accept(id, from);
                     self.arrive(direction, from, datagram, marked);
                 } else {

@@ -114,7 +114,7 @@ fn gateway_of_an_earlier_version_sends_a_cookie() {
 
 /// A client after a cookie begins its first flight with the round trip of the handshake.
 #[test]
-fn refused_token_leaves_the_round_trip_of_the_handshake() {
+fn refused_token_leaves_a_known_round_trip() {
     let mut network = exact();
     let token = token(&mut network);
     network.restart_gateway(2);
@@ -166,7 +166,7 @@ fn lost_token_is_sent_again() {
     network.rest_for(5 * DELAY);
     lost.set(false);
     assert_eq!(network.client.take_token(), None);
-    network.rest_for(Duration::from_secs(2));
+    network.pass(Duration::from_secs(2));
     let content = Bytes::from_static(b"content");
     for _ in 0..2 {
         let id = network.write(&content);
@@ -182,7 +182,7 @@ fn lost_token_is_sent_again() {
 fn copy_of_a_token_is_not_taken_twice() {
     let mut network = exact();
     token(&mut network);
-    network.rest_for(Duration::from_secs(2));
+    network.pass(Duration::from_secs(2));
     let content = Bytes::from_static(b"content");
     let id = network.write(&content);
     network.expect(id, &content);
@@ -264,7 +264,7 @@ impl Pair {
 }
 
 #[test]
-fn session_of_a_client_that_returns_begins_with_a_token() {
+fn session_of_a_return_begins_with_a_token() {
     let pair = Pair::start("dtls-returns", |_| {}, |_| {});
     let before = tandem::metrics::METRICS.dtls_tokens_accepted.value();
     assert_eq!([(); 3].map(|()| pair.returns("")), [false, true, true]);

@@ -77,7 +77,7 @@ fn token_is_accepted_once() {
 }
 
 #[test]
-fn token_of_another_address_or_process_brings_a_cookie() {
+fn token_of_another_address_brings_a_cookie() {
     let hub = Arc::new(Hub::new(socket()));
     let mut listener = hub.add_listener();
     let (from, other) = (address("192.0.2.7:1000"), address("192.0.2.8:1000"));
