@@ -9,6 +9,10 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+/// The bytes of a stream that were never sent, at most. They may wait for a peer that does not
+/// read, so they are fewer than those under way.
+pub(crate) const MOST_WAITING: u64 = 4 << 20;
+
 /// A part of the stream that one segment carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
@@ -133,6 +137,11 @@ impl SendHalf {
     /// Returns the bytes that were never sent and may be sent now.
     pub(crate) fn unsent(&self) -> u64 {
         self.written.min(self.limit).saturating_sub(self.next)
+    }
+
+    /// Returns the bytes that were never sent, also those beyond the window that the peer offers.
+    pub(crate) const fn waiting(&self) -> u64 {
+        self.written.saturating_sub(self.next)
     }
 
     /// Returns whether a segment waits to be retransmitted.

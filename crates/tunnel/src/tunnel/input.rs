@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Closed, Event, FORGOTTEN, InputError, REFUSED, Tunnel};
 use crate::recv::{Violation, window_end};
 use crate::rtt::MAX_RTO;
-use crate::send::Arrived;
+use crate::send::{Arrived, MOST_WAITING};
 use crate::stream::{Fate, StreamId};
 use crate::wire::{Ack, Data, Segment, Segments, StreamSegment, expand};
 
@@ -316,7 +316,8 @@ impl Tunnel {
             stream.told_finished = true;
             self.events.push_back(Event::Finished(id));
         }
-        if freed > 0 && stream.wants_room && stream.send.buffered() <= room {
+        let has_room = stream.send.buffered() <= room && stream.send.waiting() <= MOST_WAITING / 2;
+        if freed > 0 && stream.wants_room && has_room {
             stream.wants_room = false;
             self.events.push_back(Event::Writable(id));
         }

@@ -31,7 +31,7 @@ use crate::pool::Pool;
 use crate::recovery::Recovery;
 use crate::recv::{AckState, RecvHalf};
 use crate::rtt::Rtt;
-use crate::send::SendHalf;
+use crate::send::{MOST_WAITING, SendHalf};
 use crate::stream::{Ended, PeerIds, Resetting, Side, Stream, StreamId};
 use crate::turns::Turns;
 use crate::wire::WireError;
@@ -76,7 +76,7 @@ pub struct Config {
     /// The largest receive window of a stream in bytes; at most 64 MiB.
     pub max_window: u64,
     /// The bytes that one stream buffers before they are acknowledged. A loss keeps the bytes of at
-    /// least another round trip.
+    /// least another round trip. At most 4 MiB of them were never sent.
     pub send_buffer: u64,
     /// The largest datagram to try, in bytes of payload.
     pub max_datagram: usize,
@@ -365,9 +365,10 @@ impl Tunnel {
         if stream.send.is_finished() {
             return Err(StreamError::Finished);
         }
-        let room = most.saturating_sub(stream.send.buffered());
-        let wanted = room.min(data.len() as u64);
         let buffered = stream.send.buffered();
+        let room = most.saturating_sub(buffered);
+        let room = room.min(MOST_WAITING.saturating_sub(stream.send.waiting()));
+        let wanted = room.min(data.len() as u64);
         let guaranteed = self.config.initial_credit.saturating_sub(buffered);
         let taken = self.pool.reserve(wanted, guaranteed) as usize;
         let stream = self.stream(id)?;

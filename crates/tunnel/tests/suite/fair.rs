@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tandem_link::LinkConfig;
 use tandem_link::queue::QueueLimits;
-use tandem_tunnel::{Config, StreamId};
+use tandem_tunnel::{Config, Event, StreamId};
 
 use crate::path::{MS, Path};
 
@@ -87,4 +87,27 @@ fn old_stream_and_new_one_share_the_path() {
     let (old, new) = (received(&path, old) - before, received(&path, new));
     assert!(new >= old, "a new stream goes first: {new} and {old} bytes");
     assert!(new - old < 3 << 20, "{new} and {old} bytes");
+}
+
+/// Eight downloads are paused in the browser. More under way needs more memory, but a shut window
+/// keeps only bytes that were never sent.
+#[test]
+fn streams_that_are_not_read_hold_four_mebibytes_each() {
+    let mut path = path();
+    path.server.is_paused = true;
+    let ids = [(); 8].map(|()| open(&mut path));
+    for _ in 0..300 {
+        for id in ids {
+            write(&mut path, id, 1 << 20);
+        }
+        path.run_for(20 * MS);
+    }
+    let held = ids.map(|id| path.client.tunnel.unacknowledged(id));
+    assert!(held.iter().all(|held| *held <= 4 << 20), "{held:?}");
+    // One that is read goes on when it has room again.
+    path.server.is_paused = false;
+    path.client.events.clear();
+    path.run_while(10_000 * MS, |path| {
+        !ids.iter().all(|id| path.client.has(Event::Writable(*id)))
+    });
 }
