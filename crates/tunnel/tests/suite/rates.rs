@@ -280,7 +280,7 @@ fn bbr_follows_a_rate_that_grows() {
     let bulk = Bulk::new(&mut path, 1);
     let before = bulk.run(&mut path, 3000 * MS);
     let goodput = bulk.run(&mut path, 2000 * MS);
-    assert!(goodput > 11.0, "{before} Mbit/s, and {goodput} afterwards");
+    assert!(goodput > 9.5, "{before} Mbit/s, and {goodput} afterwards");
 }
 
 /// A lost segment keeps the bytes after it in the send buffer for at least another round trip.

@@ -172,13 +172,13 @@ fn gains(bbr: &mut Bbr, first: u32, rounds: u32, rate: u64, queue: Duration) -> 
 }
 
 #[test]
-fn bbr_probes_further_while_it_finds_bandwidth() {
+fn bbr_repeats_a_probe_that_finds_bandwidth() {
     let mut bbr = cruising();
     let before = bbr.bandwidth();
-    let gains = gains(&mut bbr, 11, 12, 4 * before, Duration::ZERO);
-    let probes: Vec<_> = gains.iter().filter(|gain| **gain > 100).collect();
-    assert_eq!(probes, [&123, &148, &197], "{gains:?}");
-    assert!(bbr.bandwidth() >= 35 * before / 10, "{}", bbr.bandwidth());
+    let gains = gains(&mut bbr, 11, 16, 4 * before, Duration::ZERO);
+    let probes = gains.iter().filter(|gain| **gain > 100).count();
+    assert!(probes >= 4, "{gains:?}");
+    assert!(bbr.bandwidth() >= 2 * before, "{}", bbr.bandwidth());
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn bbr_probes_once_in_a_cycle_at_a_constant_rate() {
 }
 
 #[test]
-fn bbr_does_not_probe_further_into_a_queue() {
+fn bbr_repeats_no_probe_into_a_queue() {
     let mut bbr = cruising();
     let rate = 4 * bbr.bandwidth();
     let gains = gains(&mut bbr, 11, 12, rate, 40 * MS);
