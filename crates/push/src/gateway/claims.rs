@@ -109,6 +109,12 @@ impl Claims {
         self.speaking_for(resource) >= ENOUGH_CLAIMS
     }
 
+    /// Returns whether the claims alone suffice for all resources for which this claim speaks.
+    fn outweigh(&self, claimed: KnownSince) -> bool {
+        let last = self.0.get(ENOUGH_CLAIMS - 1);
+        last.is_some_and(|last| *last <= claimed)
+    }
+
     fn speaking_for(&self, resource: KnownSince) -> usize {
         let claims = self.0.iter();
         claims.filter(|claim| claim.speaks_for(resource)).count()
@@ -167,6 +173,8 @@ impl Allowances {
         };
         let number = claims.speaking_for(claimed);
         self.left.push((claimed, released(number)));
+        // A page may have thousands of claims, and each asks for all fetches that wait.
+        self.left.retain(|(claimed, _)| !claims.outweigh(*claimed));
         self.claims = claims;
     }
 
@@ -256,6 +264,23 @@ mod tests {
         assert!((0..16).all(|_| allowances.admit(NEW)));
         assert_eq!(admitted(&mut allowances, OLD), 8);
         assert_eq!(admitted(&mut allowances, NEW), 0);
+    }
+
+    #[test]
+    fn allowances_of_many_claims_are_bounded() {
+        let mut claims = Claims::default();
+        let mut allowances = Allowances::after(claims.clone());
+        for number in 0..100 {
+            for claimed in [NEW.0, NEW.0 + 100 - number, NEW.0 + number] {
+                let claimed = KnownSince(claimed);
+                claims.add(claimed);
+                allowances.add_claim(Trust::after(&claims, OLD), claimed);
+                assert!(allowances.left.len() < ENOUGH_CLAIMS);
+            }
+        }
+        claims.add(OLD);
+        allowances.add_claim(Trust::after(&claims, OLD), OLD);
+        assert_eq!(admitted(&mut allowances, OLD), 8, "the claim of an old one");
     }
 
     #[test]
