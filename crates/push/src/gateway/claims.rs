@@ -4,7 +4,8 @@
 //! may be newer than the browser's last visit, as after a change of the site. The predictor knows
 //! since when users have requested each resource of a page. A claim therefore speaks for resources
 //! that became known at about the same time or later, and for no older ones. If the predictor knows
-//! nothing about a page, each claim speaks for all of its resources.
+//! nothing about a page, each claim speaks for all of its resources. So does each claim of a
+//! browser that shows no sign of an earlier visit.
 
 use std::collections::HashMap;
 use std::time::Duration;

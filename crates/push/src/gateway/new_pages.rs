@@ -15,6 +15,7 @@ use super::returning::Returning;
 use super::session::Gateway;
 use super::session_cookies::Cookies;
 use super::table::{PageId, ResponseId};
+use super::visitors::has_no_sign;
 use crate::fetch_standard::{
     is_navigation, is_of_tool, is_prefetch, is_repeatable, referrer_after_redirect,
 };
@@ -98,7 +99,11 @@ impl Gateway {
             page.set_possible(std::mem::take(&mut learned.possible));
             page.useless = std::mem::take(&mut learned.useless);
             page.set_cookies(cookies.into_changes());
-            page.known_resources = KnownResources::new(self.clock.unix_time(now), returning.known);
+            // A browser that shows no earlier visit is likely to be new. All its claims count.
+            if !has_no_sign(&request) {
+                let unix_time = self.clock.unix_time(now);
+                page.known_resources = KnownResources::new(unix_time, returning.known);
+            }
         }
         if let Some(response) = self.responses.get_mut(id) {
             response.page = Some(page);

@@ -175,19 +175,24 @@ const OLD_PARTS: [&str; 10] = [
 /// Returns the number of old resources that a returning browser gets early if it claims these.
 /// Users of the site have requested the new resources for this time, if any has.
 fn old_fetches_after(claimed: &[&str], new_for: Option<Duration>) -> usize {
+    old_fetches_with(WITH_COOKIE, claimed, new_for)
+}
+
+/// Returns that number for a browser that requests the page with these fields.
+fn old_fetches_with(fields: &[(&str, &str)], claimed: &[&str], new_for: Option<Duration>) -> usize {
     let images = [NEW_PARTS.as_slice(), &OLD_PARTS].concat();
     let body: String = images
         .iter()
         .map(|url| format!("<img src={url}>"))
         .collect();
-    let mut pages = vec![(url("page"), html(&body))];
+    let mut pages = vec![(url("page"), signless(&body))];
     pages.extend(images.iter().map(|url| ((*url).to_owned(), fresh_image())));
     let mut pair = pair(&pages);
     let old = OLD_PARTS.iter().map(|url| (*url, 30 * DAY));
     let new = NEW_PARTS.iter().filter_map(|url| Some((*url, new_for?)));
     let known: Vec<_> = old.chain(new).collect();
     pair.predictor = Some(Needs::of_known("http://a.test/page", &known));
-    assert_eq!(fetches_with(&mut pair, "page", WITH_COOKIE), 0);
+    assert_eq!(fetches_with(&mut pair, "page", fields), 0);
     for url in claimed {
         pair.report(Fate::Late, url);
     }
@@ -221,6 +226,15 @@ fn claims_of_old_resources_release_the_others() {
     }
     let old = old_fetches_after(&OLD_PARTS[..1], Some(DAY));
     assert_eq!(old, 4, "one claim, which speaks for the new ones as well");
+}
+
+/// It may be a new one, and claims the resources at the front of the page first.
+#[test]
+fn claims_of_a_browser_without_signs_release_all() {
+    for new_for in [None, Some(DAY)] {
+        let released = old_fetches_with(NAVIGATION, &NEW_PARTS, new_for);
+        assert_eq!(released, OLD_PARTS.len(), "{new_for:?}");
+    }
 }
 
 #[test]
