@@ -18,8 +18,7 @@ pub const fn is_pushable_status(status: u16) -> bool {
 pub fn may_be_pushed(head: &ResponseHead) -> bool {
     is_pushable_status(head.status)
         && !ResponsePolicy::of(head).forbids_storage()
-        && !vary::depends_on(&head.fields, "cookie")
-        && !vary::depends_on(&head.fields, "authorization")
+        && !depends_on_user(head)
 }
 
 /// Returns whether a response that no cache may keep may still serve the request that it was
@@ -33,8 +32,15 @@ pub fn may_be_handed_over(head: &ResponseHead) -> bool {
     let is_whole = matches!(head.status, 200 | 204) && is_no_store;
     (is_whole || is_error_of_resource(head.status))
         && !policy.forbids_storage()
-        && !vary::depends_on(&head.fields, "cookie")
-        && !vary::depends_on(&head.fields, "authorization")
+        && !depends_on_user(head)
+}
+
+/// Returns whether a response is for the user of a request, or acts on the user's data. Early
+/// responses do neither.
+fn depends_on_user(head: &ResponseHead) -> bool {
+    vary::depends_on(&head.fields, "cookie")
+        || vary::depends_on(&head.fields, "authorization")
+        || head.fields.contains("clear-site-data")
 }
 
 /// Returns whether a status is an error that every request for the resource would meet. The others
@@ -225,6 +231,7 @@ mod tests {
             ("vary", "Accept, Cookie"),
             ("vary", "authorization"),
             ("cache-control", "no-store"),
+            ("clear-site-data", "\"cache\""),
         ] {
             assert!(!may_be_pushed(&head(200, &[fields])), "{fields:?}");
         }
@@ -240,6 +247,7 @@ mod tests {
             &[no_store, ("vary", "*")],
             &[no_store, ("vary", "Cookie")],
             &[no_store, ("vary", "Authorization")],
+            &[no_store, ("clear-site-data", "\"cookies\"")],
         ] {
             assert!(!may_be_handed_over(&head(200, fields)), "{fields:?}");
         }
