@@ -74,8 +74,10 @@ impl Origin {
         let mut failures = 0;
         while let Err(error) = &tried {
             let is_repeatable = self.changes_to_http1(key, error) || is_repeatable(error, exchange);
-            // An origin with few streams answers its requests in turn.
-            let has_waited = error.kind == Kind::Full && begun.elapsed() >= WAITED;
+            // An origin with few streams answers its requests in turn. A gateway on the way to it
+            // has had its own attempts.
+            let is_full = (error.kind, error.side) == (Kind::Full, Side::Origin);
+            let has_waited = is_full && begun.elapsed() >= WAITED;
             failures += usize::from(!has_waited);
             if failures == TRIES || patience.is_over() {
                 break;

@@ -16,6 +16,7 @@ use crate::role_name::RoleName;
 use crate::session::Connected;
 use crate::session::http1::Http1Session;
 use crate::stage::Stage;
+use crate::transport::doubles::FakeDial;
 
 /// The time after which a silent session is given up.
 const GIVEN_UP: Duration = Duration::from_secs(50);
@@ -104,6 +105,19 @@ async fn ask(silent: usize, method: Method, text: &'static str) -> (u16, Duratio
     ask_sessions(script, method, text).await
 }
 
+fn protocols(
+    multiplexed: impl Fn(CarrierFuture<'static>) -> Rc<dyn Connected> + 'static,
+) -> OriginProtocols {
+    OriginProtocols {
+        http1: Http1Session {
+            response_timeout: LIMIT,
+            ..Http1Session::new(Form::Origin, RoleName::Gateway)
+        },
+        multiplexed: Rc::new(multiplexed),
+        always: Some(SessionKind::H2),
+    }
+}
+
 /// Sends a request to an origin whose sessions have these scripts by their number, as [`ask`].
 async fn ask_sessions(
     script: impl Fn(usize) -> Script + 'static,
@@ -118,24 +132,15 @@ async fn ask_sessions(
         plain: Rc::clone(&transport),
         tunnels: transport,
     };
-    let protocols = OriginProtocols {
-        http1: Http1Session {
-            response_timeout: LIMIT,
-            ..Http1Session::new(Form::Origin, RoleName::Gateway)
-        },
-        multiplexed: Rc::new({
-            let begun = Rc::clone(&begun);
-            move |_: CarrierFuture<'static>| {
-                begun.set(begun.get() + 1);
-                let session = Scripted {
-                    script: script(begun.get()),
-                    is_over: Cell::new(false),
-                };
-                Rc::new(session) as Rc<dyn Connected>
-            }
-        }),
-        always: Some(SessionKind::H2),
-    };
+    let counter = Rc::clone(&begun);
+    let protocols = protocols(move |_| {
+        counter.set(counter.get() + 1);
+        let session = Scripted {
+            script: script(counter.get()),
+            is_over: Cell::new(false),
+        };
+        Rc::new(session) as Rc<dyn Connected>
+    });
     let origin = Origin::with(Mode::Forward, transports, protocols, Limits::default());
     let mut exchange = Exchange::internal(RequestHead {
         method,
@@ -198,5 +203,33 @@ fn sessions_that_take_no_requests_are_tried_few_times() {
     run(async {
         let asked = ask_sessions(|_| Script::Closing, Method::Get, "").await;
         assert_eq!(asked, (503, Duration::ZERO, TRIES));
+    });
+}
+
+/// A gateway may have too many tunnels, and a client opens another session to it for each attempt.
+#[test]
+fn full_gateway_on_the_way_is_asked_few_times() {
+    run(async {
+        let secure = FakeDial::new(|_| async {
+            tokio::time::sleep(STREAM_WAIT).await;
+            Err(full())
+        });
+        let transport = no_transport();
+        let transports = OriginTransports {
+            secure: Rc::clone(&secure) as _,
+            secure_http1: Rc::clone(&transport),
+            plain: Rc::clone(&transport),
+            tunnels: transport,
+        };
+        let protocols = OriginProtocols {
+            always: None,
+            ..protocols(|_| -> Rc<dyn Connected> { unreachable!("no path is open") })
+        };
+        let origin = Origin::with(Mode::Forward, transports, protocols, Limits::default());
+        let request = RequestHead::get(Scheme::Https, "site.example", "/");
+        let mut reply = ToOrigin(origin).call(Exchange::internal(request));
+        let failed = reply.part().await;
+        assert!(matches!(failed, Some(Err(error)) if error.kind == Kind::Full));
+        assert_eq!(secure.dials(), TRIES);
     });
 }
