@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use bytes::Bytes;
 use tandem::carrier::{Code, ReceiveStream, SendStream, StreamReset, StreamStopped};
 use tandem_http::Priority;
 use tandem_tunnel::{Read, StreamError, StreamId, Tunnel};
@@ -99,14 +98,14 @@ impl AsyncWrite for Sending {
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let mut data = Bytes::copy_from_slice(&buf[..buf.len().min(WRITE)]);
+        let data = &buf[..buf.len().min(WRITE)];
         let id = self.id;
         if self.shared.has_ended() {
             return Poll::Ready(Err(self.shared.error()));
         }
         match self
             .shared
-            .with_tunnel(|tunnel, _| tunnel.write(id, &mut data))
+            .with_tunnel(|tunnel, _| tunnel.write_copy(id, data))
         {
             Ok(0) => {
                 if let Some(entry) = self.shared.streams.borrow_mut().get_mut(&id) {

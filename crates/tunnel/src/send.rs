@@ -81,16 +81,6 @@ impl SendHalf {
         }
     }
 
-    /// Appends the first `count` bytes of `data`. A part of it is copied: the memory of all would
-    /// otherwise stay in use until the part is acknowledged, and the pool counts the part only.
-    pub(crate) fn write_part(&mut self, data: &mut Bytes, count: usize) {
-        let part = data.split_to(count);
-        self.write(match data.is_empty() {
-            true => part,
-            false => Bytes::copy_from_slice(&part),
-        });
-    }
-
     /// Appends data.
     pub(crate) fn write(&mut self, data: Bytes) {
         if !data.is_empty() {

@@ -13,6 +13,7 @@ mod offers;
 mod output;
 mod state;
 mod timers;
+mod writing;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -31,7 +32,7 @@ use crate::pool::Pool;
 use crate::recovery::Recovery;
 use crate::recv::{AckState, RecvHalf};
 use crate::rtt::Rtt;
-use crate::send::{MOST_WAITING, SendHalf};
+use crate::send::SendHalf;
 use crate::stream::{Ended, PeerIds, Resetting, Side, Stream, StreamId};
 use crate::turns::Turns;
 use crate::wire::WireError;
@@ -355,34 +356,6 @@ impl Tunnel {
             return Err(StreamError::Unknown);
         }
         Ok(stream)
-    }
-
-    /// Appends data to a stream. Returns the bytes that were taken from its front: less than all
-    /// when the stream's buffer is full, and [`Event::Writable`] follows.
-    pub fn write(&mut self, id: StreamId, data: &mut Bytes) -> Result<usize, StreamError> {
-        let most = self.config.send_buffer;
-        let stream = self.stream(id)?;
-        if stream.send.is_finished() {
-            return Err(StreamError::Finished);
-        }
-        let buffered = stream.send.buffered();
-        let room = most.saturating_sub(buffered);
-        let room = room.min(MOST_WAITING.saturating_sub(stream.send.waiting()));
-        let wanted = room.min(data.len() as u64);
-        let guaranteed = self.config.initial_credit.saturating_sub(buffered);
-        let taken = self.pool.reserve(wanted, guaranteed) as usize;
-        let stream = self.stream(id)?;
-        stream.wants_room = taken < data.len();
-        if (taken as u64) < wanted {
-            self.starved.insert(id.0);
-        }
-        let stream = self.stream(id)?;
-        stream.send.write_part(data, taken);
-        if stream.send.is_blocked() {
-            self.control.blocked.insert(id.0);
-        }
-        self.update_ready(id.0);
-        Ok(taken)
     }
 
     /// Ends a stream after the data written so far; the peer's direction goes on.
