@@ -12,11 +12,14 @@
 //!
 //! Two sockets may have one address only with `SO_REUSEPORT`, and only if they belong to the same
 //! user. A listener has the option while it takes over an address and after it was handed over, and
-//! not between. Two processes that both accept can therefore not share an address. Linux does not
-//! see the second one only if both begin while a third one drains, on IPv6.
+//! not between. Two processes that both accept can therefore not share an address. On IPv6, Linux
+//! compares a new socket with one other only, which may be that of a drain. A listener that takes
+//! over an address there looks at all of them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 
 use socket2::{Domain, SockRef, Type};
 
@@ -36,12 +39,47 @@ pub struct Flow {
 pub(super) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     match bind_with(address, false) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            let socket = bind_with(address, true)?;
-            socket.set_reuse_port(false)?;
-            Ok(socket.into())
+            let socket = UdpSocket::from(bind_with(address, true)?);
+            SockRef::from(&socket).set_reuse_port(false)?;
+            // Without the kernel's table, the address counts as taken.
+            if address.is_ipv6() && has_other(&socket).unwrap_or(true) {
+                return Err(error);
+            }
+            Ok(socket)
         }
         bound => bound.map(UdpSocket::from),
     }
+}
+
+/// Returns true if another socket without a peer has the address of this IPv6 socket.
+fn has_other(socket: &UdpSocket) -> io::Result<bool> {
+    let own = format!("/proc/self/fd/{}", socket.as_raw_fd());
+    let (inode, address) = (std::fs::metadata(own)?.ino(), socket.local_addr()?);
+    let table = std::fs::read_to_string("/proc/self/net/udp6")?;
+    let mut entries = table.lines().skip(1).filter_map(entry);
+    Ok(entries.any(|(other, number)| {
+        let overlaps = other.ip() == address.ip()
+            || other.ip().is_unspecified()
+            || address.ip().is_unspecified();
+        number != inode && other.port() == address.port() && overlaps
+    }))
+}
+
+/// Returns the address and the number of a socket without a peer, from the kernel's table.
+fn entry(line: &str) -> Option<(SocketAddr, u64)> {
+    /// The state of a socket that is not connected.
+    const UNCONNECTED: &str = "07";
+    let mut columns = line.split_ascii_whitespace().skip(1);
+    let (ip, port) = columns.next()?.split_once(':')?;
+    let state = columns.nth(1)?;
+    let inode = columns.nth(5)?.parse().ok()?;
+    let mut octets = [0; 16];
+    for (at, word) in octets.chunks_exact_mut(4).enumerate() {
+        let digits = ip.get(8 * at..8 * at + 8)?;
+        word.copy_from_slice(&u32::from_str_radix(digits, 16).ok()?.to_ne_bytes());
+    }
+    let address = (Ipv6Addr::from(octets), u16::from_str_radix(port, 16).ok()?);
+    (state == UNCONNECTED).then(|| (address.into(), inode))
 }
 
 /// Binds a socket. If it is `shared`, others of this user may have the address too.
@@ -57,7 +95,7 @@ fn bind_with(address: SocketAddr, shared: bool) -> io::Result<socket2::Socket> {
 }
 
 /// Hands the address of `listener` over. Returns the sockets of the connections, in order, `None`
-/// for those whose peer cannot be reached. The listener still sends to any address, and receives
+/// for those that get no datagrams any more. The listener still sends to any address, and receives
 /// only the datagrams that have arrived before.
 ///
 /// # Errors
@@ -65,8 +103,8 @@ fn bind_with(address: SocketAddr, shared: bool) -> io::Result<socket2::Socket> {
 /// listener is then unchanged, and its address is free only after it is closed.
 pub fn hand_over(listener: &UdpSocket, flows: &[Flow]) -> io::Result<Vec<Option<UdpSocket>>> {
     let option = SockRef::from(listener);
-    option.set_reuse_port(true)?;
     let local = listener.local_addr()?;
+    option.set_reuse_port(true)?;
     let connect = || {
         let sockets = flows.iter().map(|flow| connected(local, flow));
         let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
@@ -81,7 +119,19 @@ pub fn hand_over(listener: &UdpSocket, flows: &[Flow]) -> io::Result<Vec<Option<
     handed
 }
 
-/// Returns a socket for one connection, or `None` if its peer cannot be reached any more.
+/// Checks that the address of a socket was not handed over: a listener would receive nothing.
+///
+/// # Errors
+/// `AddrInUse` if it was.
+pub fn check(socket: &UdpSocket) -> io::Result<()> {
+    match socket.peer_addr() {
+        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Returns a socket for one connection, or `None` if its peer cannot be reached any more, or if the
+/// next process has the address already.
 ///
 /// # Errors
 /// See [`hand_over`].
@@ -96,6 +146,9 @@ pub fn connected(local: SocketAddr, flow: &Flow) -> io::Result<Option<UdpSocket>
             .connect(&flow.peer.into())
             .ok()
             .map(|()| socket.into())),
+        // A process that has begun during the handover gets the datagrams of the remaining peers.
+        // The others keep their sockets, whereas a failure would end all of them.
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(None),
         Err(error) => Err(error),
     }
@@ -174,9 +227,7 @@ mod tests {
             let (old, own, known) = handed_over(ip, reached);
             let port = own.local_addr().expect("bound").port();
             let successor = bind(SocketAddr::new(ip, port)).expect("the address is free");
-            let another = bind(SocketAddr::new(ip, port));
-            assert!(another.is_err() || ip.is_ipv6(), "for one only");
-            drop(another);
+            assert!(bind(SocketAddr::new(ip, port)).is_err(), "for one only");
             let new = client(SocketAddr::new(reached, port));
             for count in 0..20 {
                 known.send(&[b'k', count]).expect("sent");
@@ -210,19 +261,42 @@ mod tests {
 
     #[test]
     fn failed_handover_keeps_the_address() {
-        let listener = bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
+        let listener = bind((Ipv6Addr::LOCALHOST, 0).into()).expect("a port");
         let local = listener.local_addr().expect("bound");
-        let other = SocketAddr::from(([127, 0, 0, 2], local.port()));
-        let taken = UdpSocket::bind(other).expect("the port at another address");
+        // A link-local address cannot be bound without its interface.
         let flow = Flow {
-            own: Some(other.ip()),
-            peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 9)),
+            own: Some(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).into()),
+            peer: SocketAddr::from((Ipv6Addr::LOCALHOST, 9)),
         };
         assert!(hand_over(&listener, &[flow]).is_err());
+        assert!(check(&listener).is_ok());
         assert!(bind(local).is_err(), "its datagrams would be shared");
-        drop(taken);
-        assert!(hand_over(&listener, &[flow]).is_ok());
+        assert!(hand_over(&listener, &[]).is_ok() && check(&listener).is_err());
         assert!(bind(local).is_ok());
+    }
+
+    #[test]
+    fn handover_goes_on_if_the_next_process_has_begun() {
+        let listener = bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
+        let local = listener.local_addr().expect("bound");
+        let clients = [client(local), client(local)];
+        let [first, second] = clients.each_ref().map(|client| Flow {
+            own: None,
+            peer: client.local_addr().expect("bound"),
+        });
+        SockRef::from(&listener).set_reuse_port(true).expect("set");
+        let own = connected(local, &first).expect("bound").expect("a socket");
+        let successor = bind(local).expect("the address is free");
+        let sockets = hand_over(&listener, &[second]).expect("handed over");
+        assert!(sockets[0].is_none(), "the next process has its datagrams");
+        for client in &clients {
+            client.send(b"data").expect("sent");
+        }
+        assert_eq!(
+            (next(&own), next(&successor)),
+            (b"data".to_vec(), b"data".to_vec())
+        );
+        assert!(is_empty(&listener) && bind(local).is_err());
     }
 
     #[test]
