@@ -73,13 +73,19 @@ pub struct Running {
 }
 
 /// The identity of a listener: the protocol, and the address as it is written in the endpoint. With
-/// port 0, endpoints of other schemes have other listeners.
+/// port 0, endpoints of other schemes have other listeners. Those of other transports have others
+/// over UDP: each transport hands its socket over to the next process.
 type ListenerKey = (Protocol, String, Option<String>);
 
 fn key(role: &dyn Role, endpoint: &Endpoint) -> Result<ListenerKey, ConfigError> {
-    let protocol = role.listening().transports.to_listen(endpoint)?.protocol();
-    let scheme = (endpoint.port == 0).then(|| endpoint.scheme());
-    Ok((protocol, endpoint.authority(), scheme))
+    let provider = role.listening().transports.to_listen(endpoint)?;
+    let protocol = provider.protocol();
+    let user = match (protocol, endpoint.port) {
+        (_, 0) => Some(endpoint.scheme()),
+        (Protocol::Udp, _) => Some(provider.name().to_owned()),
+        (Protocol::Tcp, _) => None,
+    };
+    Ok((protocol, endpoint.authority(), user))
 }
 
 impl std::fmt::Debug for Running {
@@ -144,6 +150,7 @@ impl Running {
             let key = key(&*role, endpoint)?;
             let listener = match self.listeners.get(&key) {
                 Some(listener) => listener.try_clone()?,
+                None if endpoint.port != 0 && self.has_at(&key) => return Err(taken(endpoint)),
                 None => bind(&*role, endpoint)?,
             };
             ordered.push(listener.try_clone()?);
@@ -167,6 +174,12 @@ impl Running {
         }
         (self.listeners, self.role) = (listeners, role);
         Ok(())
+    }
+
+    /// Returns true if a listener of another transport has the address of a key.
+    fn has_at(&self, (protocol, authority, _): &ListenerKey) -> bool {
+        let mut keys = self.listeners.keys();
+        keys.any(|(present, at, _)| (present, at) == (protocol, authority))
     }
 
     /// Returns a source of snapshots, which any thread can use.
@@ -220,6 +233,15 @@ impl Running {
             }
         });
         let _ = joined.await;
+    }
+}
+
+/// Returns the error for a listener whose address the reload does not free.
+fn taken(endpoint: &Endpoint) -> StartError {
+    let problem = "a listener of another transport has it until a reload removes that";
+    StartError::Listen {
+        endpoint: endpoint.to_string(),
+        error: std::io::Error::other(problem),
     }
 }
 

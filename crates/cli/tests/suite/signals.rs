@@ -3,6 +3,7 @@
 use std::io::{BufRead, Read};
 use std::process::{Command, Stdio};
 
+use crate::certificates::Certificates;
 use crate::harness::{Client, PATIENCE, Scene, gateway_options, start_gateway};
 use crate::messages::nowhere;
 use crate::process::{Process, file, run};
@@ -68,6 +69,49 @@ fn sighup_reloads_and_sigterm_drains() {
         "what was under way ends well"
     );
     assert!(process.child.wait().unwrap().success());
+    std::fs::remove_file(path).unwrap();
+}
+
+/// Each transport over UDP has a socket of its own, which it hands over at its end.
+#[test]
+fn reload_keeps_the_transport_of_a_udp_address() {
+    let (origin, _gate, _told) = crate::drains::origin();
+    let certificates = Certificates::new("reload-transport");
+    let (identity, ca) = (certificates.identity(), certificates.path("ca.pem"));
+    let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let text = |transport: &str| {
+        let udp = match transport {
+            "" => String::new(),
+            _ => format!(", \"h3+{transport}://{address}?{identity}\""),
+        };
+        format!(
+            "[gateway]\nlisten = [\"h2+tcp://127.0.0.1:0\"{udp}]\nopen = true\nlog = \"info\"\n\
+             allow-dest = [\"127.0.0.0/8\"]\n"
+        )
+    };
+    let path = file("reload-transport.toml", &text("quic"));
+    let mut gateway = Process::start(&["gateway", "-c", path.to_str().unwrap()]);
+    let works = |transport: &str| {
+        let way = format!("h3+{transport}://{address}?ca={ca}");
+        let listen = ["client", "--listen", "http://127.0.0.1:0"];
+        let client = Process::start(&[&listen[..], &["--gateway", &way]].concat());
+        let answer = Client::to(client.address).get(&origin.url("/"));
+        client.stop();
+        answer.body == b"ok"
+    };
+    let mut reload = |transport: &str, says: &str| {
+        std::fs::write(&path, text(transport)).unwrap();
+        gateway.signal("HUP");
+        gateway.wait_for(says);
+    };
+    reload("dtls", "a listener of another transport");
+    assert!(works("quic"));
+    reload("", "was reloaded");
+    reload("dtls", "was reloaded");
+    assert!(works("dtls"));
+    gateway.stop();
     std::fs::remove_file(path).unwrap();
 }
 
