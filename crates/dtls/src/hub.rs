@@ -23,7 +23,7 @@ use std::time::Instant;
 
 use ring::rand::{SecureRandom, SystemRandom};
 use tandem::metrics::METRICS;
-use tandem::transport::handover::{Flow, hand_over};
+use tandem::transport::handover::{self, Flow, hand_over};
 use tandem::users::subscriber;
 use tokio::sync::mpsc;
 
@@ -124,6 +124,7 @@ impl Hubs {
         if let Some(hub) = present.filter(|hub| !hub.state().handed_over) {
             return Ok(hub);
         }
+        handover::check(socket)?;
         let hub = Arc::new(Hub::new(socket.try_clone()?));
         hubs.insert(address, Arc::downgrade(&hub));
         Ok(hub)

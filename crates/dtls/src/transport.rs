@@ -480,6 +480,22 @@ mod tests {
         hub.handle(number, &Arrived::one(from, &bytes), &mut replies);
     }
 
+    /// A reload that lists an address again may cross the end of its former listener.
+    #[test]
+    fn address_that_was_handed_over_has_no_listener() {
+        let hubs = Hubs::default();
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let hub = hubs.of(&socket).expect("a hub");
+        let (number, _newcomers) = hub.add_listener();
+        assert!(Arc::ptr_eq(&hub, &hubs.of(&socket).expect("the same")));
+        let address = socket.local_addr().expect("bound");
+        assert!(hubs.bound(address).is_some());
+        hub.remove_listener(number);
+        let error = hubs.of(&socket).expect_err("it receives nothing");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert!(hubs.bound(address).is_none());
+    }
+
     #[tokio::test]
     async fn listener_pauses_after_its_bound_of_handshakes() {
         let (port, address) = port();

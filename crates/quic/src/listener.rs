@@ -19,7 +19,7 @@ use std::time::Duration;
 use quinn::{Connection, Endpoint, ServerConfig};
 use tandem::carrier::{Carrier, Streams};
 use tandem::error::{Error, Kind, Side};
-use tandem::transport::handover::{Flow, connected, hand_over};
+use tandem::transport::handover::{self, Flow, connected, hand_over};
 use tandem::transport::{Incoming, Listener};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
@@ -174,6 +174,7 @@ impl Hubs {
         if let Some(hub) = present.filter(|hub| !lock(&hub.listeners).handed_over) {
             return Ok(hub);
         }
+        handover::check(&socket)?;
         hubs.retain(|_, hub| hub.strong_count() > 0);
         enlarge(&socket);
         let bound = socket.try_clone()?;
