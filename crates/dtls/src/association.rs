@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use dimpl::DtlsCertificate;
-use dimpl::{Dtls, Output};
+use dimpl::{Config as DtlsConfig, Dtls, Output};
 use ring::rand::{SecureRandom, SystemRandom};
 use tandem_tunnel::{Closed, Config as TunnelConfig, Side, Tunnel};
 use thiserror::Error;
@@ -71,6 +71,9 @@ pub enum AssociationError {
     Closed(#[from] Closed),
 }
 
+/// The settings and the identity with which an end of DTLS begins.
+type Begin = (Arc<DtlsConfig>, DtlsCertificate);
+
 /// An end of an association.
 pub struct Association {
     start: Instant,
@@ -88,8 +91,8 @@ pub struct Association {
     connected: bool,
     ended: Option<AssociationError>,
     wrap: Wrap,
-    /// The records of the client's first flight, while another cookie may be needed.
-    first_flight: Vec<Vec<u8>>,
+    /// The settings and identity of a client, while another cookie may be needed.
+    begin: Option<Box<Begin>>,
     /// The ends of the path to the peer.
     ends: Ends,
     /// The ends of a new path to the client, and the bytes that the client has to repeat.
@@ -135,12 +138,12 @@ fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// Returns the records of a client's first datagram.
-fn records_of(datagram: &[u8]) -> Option<Vec<u8>> {
-    match Envelope::decode(datagram) {
-        Ok(Envelope::Initial { records, .. }) => Some(records.to_vec()),
-        _ => None,
-    }
+/// Returns the end of DTLS that has sent nothing yet.
+fn dtls(begin: &Begin, side: Side, now: Instant) -> Dtls {
+    let (config, certificate) = begin;
+    let mut dtls = Dtls::new_13(Arc::clone(config), certificate.clone(), now);
+    dtls.set_active(side == Side::Client);
+    dtls
 }
 
 impl Association {
@@ -187,8 +190,8 @@ impl Association {
         wrap: Wrap,
         now: Instant,
     ) -> Self {
-        let mut dtls = Dtls::new_13(Arc::clone(&settings.dtls), certificate, now);
-        dtls.set_active(side == Side::Client);
+        let begin = Box::new((Arc::clone(&settings.dtls), certificate));
+        let dtls = dtls(&begin, side, now);
         let config = settings.tunnel.clone();
         Self {
             start: now,
@@ -204,7 +207,7 @@ impl Association {
             connected: false,
             ended: None,
             wrap,
-            first_flight: Vec::new(),
+            begin: (side == Side::Client).then_some(begin),
             ends,
             candidate: None,
             tails: VecDeque::new(),
@@ -304,7 +307,7 @@ impl Association {
             }
             (Ok(Envelope::Data { id, records }), Wrap::Initial { id: own, .. }) if id == *own => {
                 self.wrap = Wrap::Data(id);
-                self.first_flight = Vec::new();
+                self.begin = None;
                 records
             }
             (Ok(Envelope::Data { id, records }), Wrap::Data(own)) if id == *own => records,
@@ -327,20 +330,17 @@ impl Association {
         });
     }
 
-    /// Sends the first flight with the present cookie. DTLS would repeat it only after a while.
+    /// Sends the first flight with the present cookie. After an earlier cookie or token, DTLS
+    /// begins again. Data has the id of this cookie and answers no earlier flight, which DTLS would
+    /// repeat.
     fn send_first_flight(&mut self, arrival: Arrival) {
-        if !self.first_flight.is_empty() {
-            for records in &self.first_flight {
-                self.wrap.enqueue(&mut self.out, self.ends, records);
-            }
-            // Data has the id of this cookie, so it answers no earlier copy.
+        if self.dtls_timeout.is_some()
+            && let Some(begin) = &self.begin
+        {
+            self.dtls = dtls(begin, self.side, arrival.now);
             self.waits = Waits::default();
-            self.waits.on_packet(arrival.now);
-            return;
         }
         self.with_dtls(arrival, |dtls| dtls.handle_timeout(arrival.now));
-        let records = self.out.iter().filter_map(|(_, it)| records_of(it));
-        self.first_flight = records.collect();
     }
 
     /// Runs a call of DTLS, and acts on its output.
