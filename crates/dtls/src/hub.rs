@@ -8,10 +8,10 @@
 //!            └─ Data ──▶ the queue of the association with that id
 //! ```
 //!
-//! Without a listener, as during a drain, nothing new begins and no Retry is sent. The address of
-//! the socket is handed over to the next process ([`tandem::transport::handover`]), and each
-//! association gets a socket of its own. If that fails, clients repeat their hellos until the
-//! process has ended.
+//! Without a listener, as during a drain, nothing new begins, and neither a Retry nor a token is
+//! sent. The address of the socket is handed over to the next process
+//! ([`tandem::transport::handover`]), and each association gets a socket of its own. If that fails,
+//! clients repeat their hellos until the process has ended.
 
 mod returning;
 
@@ -283,9 +283,11 @@ impl Hub {
         true
     }
 
-    /// Returns a token with which the client at an address may return.
-    pub(crate) fn token(&self, address: IpAddr) -> AddressToken {
-        self.tokens.make(self.start.elapsed(), address)
+    /// Returns a token with which the client at an address may return, or `None` once no client
+    /// can: the next process has other tokens.
+    pub(crate) fn token(&self, address: IpAddr) -> Option<AddressToken> {
+        let is_open = !self.state().listeners.is_empty();
+        is_open.then(|| self.tokens.make(self.start.elapsed(), address))
     }
 
     /// Begins an association on the thread that has read the datagram, or on another one if that

@@ -16,8 +16,8 @@ use crate::token::AddressToken;
 /// The least time between the two copies of a message.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Makes a token for the client at an address.
-pub type Issue = Box<dyn Fn(IpAddr) -> AddressToken>;
+/// Makes a token for the client at an address, if the client could return here.
+pub type Issue = Box<dyn Fn(IpAddr) -> Option<AddressToken>>;
 
 /// The tokens of an association.
 #[derive(Default)]
@@ -56,11 +56,12 @@ impl Association {
 
     /// Sends the client a token for its present address.
     pub(super) fn issue_token(&mut self, now: Instant) {
-        if let Some(issue) = &self.returning.issue {
-            let token = issue(self.ends.peer.ip());
-            self.send_token(&token);
-            self.returning.again = Some((now + AGAIN, token));
+        let issue = self.returning.issue.as_ref();
+        let token = issue.and_then(|issue| issue(self.ends.peer.ip()));
+        if let Some(token) = &token {
+            self.send_token(token);
         }
+        self.returning.again = token.map(|token| (now + AGAIN, token));
     }
 
     /// Sends the last token again, if that is due.

@@ -253,7 +253,7 @@ impl Network {
         let mut gateway = Association::accept(settings, identity, None, id, ends, now);
         if self.has_tokens {
             let (tokens, elapsed) = (Rc::clone(&self.tokens), now.duration_since(self.start));
-            gateway.issue_tokens(Box::new(move |address| tokens.make(elapsed, address)));
+            gateway.issue_tokens(Box::new(move |address| Some(tokens.make(elapsed, address))));
         }
         self.gateway = Some(gateway);
     }

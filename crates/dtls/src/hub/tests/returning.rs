@@ -10,6 +10,10 @@ fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
+fn token(hub: &Hub, address: IpAddr) -> AddressToken {
+    hub.token(address).expect("a token")
+}
+
 fn with_token(nonce: Nonce, token: &AddressToken) -> Vec<u8> {
     let mut datagram = Vec::new();
     Envelope::Initial {
@@ -46,7 +50,7 @@ fn token_begins_an_association_at_once() {
     let hub = Arc::new(Hub::new(socket()));
     let mut listener = hub.add_listener();
     let from = address("192.0.2.7:1000");
-    let token = hub.token(from.ip());
+    let token = token(&hub, from.ip());
     let newcomer = visit(&hub, &mut listener, from, &token).expect("an association");
     assert_eq!(
         (newcomer.ends.peer, newcomer.route.id),
@@ -64,7 +68,7 @@ fn token_is_accepted_once() {
     let hub = Arc::new(Hub::new(socket()));
     let mut listener = hub.add_listener();
     let from = address("192.0.2.7:1000");
-    let token = hub.token(from.ip());
+    let token = token(&hub, from.ip());
     let newcomer = visit(&hub, &mut listener, from, &token).expect("an association");
     // Another attempt shows it while the first one is under way, and after that.
     for nonce in [[6; 8], NONCE] {
@@ -82,12 +86,13 @@ fn token_of_another_address_brings_a_cookie() {
     let mut listener = hub.add_listener();
     let (from, other) = (address("192.0.2.7:1000"), address("192.0.2.8:1000"));
     let restarted = Arc::new(Hub::new(socket()));
-    for token in [hub.token(other.ip()), restarted.token(from.ip())] {
+    let _accepting = restarted.add_listener();
+    for token in [token(&hub, other.ip()), token(&restarted, from.ip())] {
         assert!(visit(&hub, &mut listener, from, &token).is_none());
     }
     assert!(hub.state().routes.is_empty());
     // A short datagram gets nothing, so that no reply is longer than its question.
-    let short = &with_token(NONCE, &hub.token(other.ip()))[..24];
+    let short = &with_token(NONCE, &token(&hub, other.ip()))[..24];
     assert!(handle(&hub, listener.0, from, short).is_empty());
 }
 
@@ -97,7 +102,7 @@ fn repeated_flight_from_another_port_brings_a_cookie() {
     let hub = Arc::new(Hub::new(socket()));
     let mut listener = hub.add_listener();
     let (from, moved) = (address("192.0.2.7:1000"), address("192.0.2.7:1001"));
-    let token = hub.token(from.ip());
+    let token = token(&hub, from.ip());
     let newcomer = visit(&hub, &mut listener, from, &token).expect("an association");
     assert!(visit(&hub, &mut listener, moved, &token).is_none());
     assert_eq!(
@@ -122,7 +127,7 @@ fn client_with_many_tokens_has_few_handshakes() {
         let port = 1..=UNPROVED_OF_ONE as u16 + 5;
         let visits = port.filter_map(|port| {
             let from = at(network, port);
-            begin(from, &hub.token(from.ip()))
+            begin(from, &token(&hub, from.ip()))
         });
         let visits: Vec<_> = visits.collect();
         let left = UNPROVED - begun.len();
@@ -131,7 +136,7 @@ fn client_with_many_tokens_has_few_handshakes() {
     }
     // A token that found no place is good once there is one. The handshake ends, and the
     // association goes on.
-    let (from, token) = (at(0, 9), hub.token(at(0, 9).ip()));
+    let (from, token) = (at(0, 9), token(&hub, at(0, 9).ip()));
     assert!(begin(from, &token).is_none());
     drop(begun[0].1.take());
     assert!(begin(from, &token).is_some());
@@ -140,11 +145,22 @@ fn client_with_many_tokens_has_few_handshakes() {
 }
 
 #[test]
+fn draining_hub_offers_no_token() {
+    let hub = Arc::new(Hub::new(socket()));
+    let [first, last] = [(); 2].map(|()| hub.add_listener().0);
+    let own = address("192.0.2.7:1000").ip();
+    hub.remove_listener(first);
+    assert!(hub.token(own).is_some(), "another thread accepts");
+    hub.remove_listener(last);
+    assert!(hub.token(own).is_none());
+}
+
+#[test]
 fn draining_hub_answers_no_token() {
     let hub = Arc::new(Hub::new(socket()));
     let (number, _newcomers) = hub.add_listener();
     let from = address("192.0.2.7:1000");
-    let token = hub.token(from.ip());
+    let token = token(&hub, from.ip());
     hub.remove_listener(number);
     assert!(handle(&hub, number, from, &with_token(NONCE, &token)).is_empty());
 }
