@@ -130,9 +130,19 @@ impl RecvHalf {
 
     /// Gives all memory back; the half is of no use afterwards.
     pub(crate) fn close(&mut self, pool: &mut Pool) {
-        pool.release(self.limit - self.read);
+        pool.release(self.held());
         self.limit = self.read;
         self.pieces.clear();
+    }
+
+    /// Returns whether data or the end can be read.
+    pub(crate) fn has_news(&self) -> bool {
+        self.pieces.contains_key(&self.read) || self.is_complete()
+    }
+
+    /// Returns the memory that the half has taken from the pool.
+    pub(crate) const fn held(&self) -> u64 {
+        self.limit - self.read
     }
 
     /// Returns whether everything arrived, up to the end of the stream.

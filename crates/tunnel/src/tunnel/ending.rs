@@ -1,6 +1,7 @@
 //! Streams that end: their data and memory, and the fate that is remembered.
 
-use super::Tunnel;
+use super::{Closed, Read, StreamError, Tunnel};
+use crate::pool::Pool;
 use crate::stream::{Fate, Stream, StreamId};
 
 impl Tunnel {
@@ -61,5 +62,33 @@ impl Tunnel {
             self.peer_streams -= 1;
         }
         self.ended.insert(id, fate);
+    }
+
+    /// Ends all streams with the tunnel. What the application has not read stays, unless this end
+    /// has closed the tunnel: the peer may have closed it because everything was acknowledged.
+    pub(super) fn keep_unread(&mut self) {
+        self.pool = Pool::new(0);
+        let is_local = self.closed == Some(Closed::Local);
+        for (id, stream) in std::mem::take(&mut self.streams) {
+            let was_reset = is_local || stream.resetting.is_some();
+            if !was_reset && stream.recv.has_news() {
+                let held = stream.recv.held();
+                self.pool.reserve(held, held);
+                self.unread.insert(id, stream.recv);
+            }
+        }
+    }
+
+    /// Reads the data of a stream that arrived before the end of the tunnel.
+    pub(super) fn read_rest(&mut self, id: StreamId, most: usize) -> Result<Read, StreamError> {
+        let closed = self.closed.map_or(StreamError::Unknown, StreamError::from);
+        let half = self.unread.get_mut(&id.0).ok_or(closed)?;
+        if let Some(data) = half.read(most, &mut self.pool) {
+            return Ok(Read::Data(data));
+        }
+        let is_complete = half.is_complete();
+        half.close(&mut self.pool);
+        self.unread.remove(&id.0);
+        is_complete.then_some(Read::End).ok_or(closed)
     }
 }

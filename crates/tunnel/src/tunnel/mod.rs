@@ -210,6 +210,8 @@ pub struct Tunnel {
     side: Side,
     config: Config,
     streams: BTreeMap<u32, Stream>,
+    /// The streams with data that was not read when the tunnel ended.
+    unread: BTreeMap<u32, RecvHalf>,
     next_index: u32,
     peer_ids: PeerIds,
     peer_streams: usize,
@@ -245,6 +247,7 @@ impl Tunnel {
         let mut tunnel = Self {
             side,
             streams: BTreeMap::new(),
+            unread: BTreeMap::new(),
             next_index: 0,
             peer_ids: PeerIds::default(),
             peer_streams: 0,
@@ -376,8 +379,12 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Reads up to `most` bytes of a stream.
+    /// Reads up to `most` bytes of a stream. The data that arrived before the end of the tunnel can
+    /// still be read, unless this end has closed it.
     pub fn read(&mut self, now: Duration, id: StreamId, most: usize) -> Result<Read, StreamError> {
+        if self.closed.is_some() {
+            return self.read_rest(id, most);
+        }
         self.stream(id)?;
         let rtt = self.rtt.smoothed();
         let Some(stream) = self.streams.get_mut(&id.0) else {
@@ -425,12 +432,11 @@ impl Tunnel {
     fn end(&mut self, reason: Closed) {
         if self.closed.is_none() {
             self.closed = Some(reason);
-            self.streams.clear();
+            self.keep_unread();
             self.ready.clear();
             self.starved.clear();
             self.acks = Acks::default();
             self.recovery = Recovery::default();
-            self.pool = Pool::new(0);
             self.offers = Offers::default();
             self.events.clear();
             self.events.push_back(Event::Closed(reason));

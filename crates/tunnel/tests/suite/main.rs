@@ -1,5 +1,6 @@
 //! Two ends of a tunnel over emulated links, in virtual time.
 
+mod closed;
 mod exact;
 mod fair;
 mod faults;
