@@ -11,7 +11,7 @@
 //!
 //! The token has the length of a cookie and takes its place, so a gateway that does not know it
 //! sends a retry as for any other cookie. Both ends compute the id of the association from the
-//! secret. The client can therefore ignore data of forgers, who see neither the secret nor a retry.
+//! secret. The client can therefore ignore data of forgers: they see no secret and no retry.
 //! The token does not depend on the port, which is another one for each association.
 
 use std::collections::{HashMap, HashSet};

@@ -123,7 +123,7 @@ impl Drop for Member {
         drop(connection);
         if has_socket {
             // The next process would answer the client before the last packet leaves. The client
-            // would then lose what it has not read yet.
+            // would then lose its unread data.
             let (socket, number) = (Arc::clone(&self.hub.socket), self.number);
             self.hub.io.handle().spawn(async move {
                 tokio::time::sleep(CLOSING).await;

@@ -5,7 +5,7 @@
 //! since when users have requested each resource of a page. A claim therefore speaks for resources
 //! that became known at about the same time or later, and for no older ones. If the predictor knows
 //! nothing about a page, each claim speaks for all of its resources. So does each claim of a
-//! browser that shows no sign of an earlier visit.
+//! browser without a sign of an earlier visit.
 
 use std::collections::HashMap;
 use std::time::Duration;

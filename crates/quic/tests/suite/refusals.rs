@@ -110,7 +110,7 @@ fn pair_works_with_either_congestion_control() {
     stop([gateway]);
 }
 
-/// The sockets of its connections get nothing of others, who must not wait for it.
+/// The sockets of its connections get no datagrams of other clients, which must not wait for it.
 #[test]
 fn draining_gateway_refuses_new_connections() {
     let certificates = Certificates::new("quic-draining");

@@ -237,8 +237,8 @@ mod tests {
             }
             assert_eq!(next(&old), b"before");
             assert!(is_empty(&old) && is_empty(&own) && is_empty(&successor));
-            // The old socket answers what had come before. A connected client gets only datagrams
-            // from the address that it knows.
+            // The old socket answers the datagrams that came before. A connected client gets only
+            // those from the address that it knows.
             if !ip.is_unspecified() {
                 old.send_to(b"answer", known.local_addr().expect("bound"))
                     .expect("sent");

@@ -64,8 +64,8 @@ impl Tunnel {
         self.ended.insert(id, fate);
     }
 
-    /// Ends all streams with the tunnel. What the application has not read stays, unless this end
-    /// has closed the tunnel: the peer may have closed it because everything was acknowledged.
+    /// Ends all streams with the tunnel. Unread data stays, unless this end has closed the
+    /// tunnel: the peer may have closed it because everything was acknowledged.
     pub(super) fn keep_unread(&mut self) {
         self.pool = Pool::new(0);
         let is_local = self.closed == Some(Closed::Local);

@@ -21,7 +21,8 @@ impl Tunnel {
         self.append(id, part)
     }
 
-    /// Appends a copy of data to a stream, as [`Self::write`] does. Only what is taken is copied.
+    /// Appends a copy of data to a stream, as [`Self::write`] does. Only the bytes that are taken
+    /// are copied.
     pub fn write_copy(&mut self, id: StreamId, data: &[u8]) -> Result<usize, StreamError> {
         let taken = self.reserve(id, data.len())?;
         self.append(id, Bytes::copy_from_slice(&data[..taken]))

@@ -36,7 +36,7 @@ fn read_all(path: &mut Path, id: StreamId) -> (Vec<u8>, Result<Read, StreamError
 }
 
 #[test]
-fn stream_is_read_to_its_end_after_the_peer_has_closed() {
+fn stream_is_read_to_its_end_after_a_close() {
     let data = pattern(100_000, 1);
     let (mut path, id) = unread(&data);
     assert!(path.server.tunnel.memory() >= 100_000);
