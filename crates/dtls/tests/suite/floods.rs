@@ -109,6 +109,17 @@ fn reset_streams(name: &str, request: &'static [u8]) {
     stop([gateway]);
 }
 
+/// Returns a client of the gateway that has sent nothing, and the time of its start.
+fn client_of(address: SocketAddr) -> (UdpSocket, Association, Instant) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(address).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let any = Box::new(|_: &[u8]| Ok(true));
+    let now = Instant::now();
+    let half = Association::connect(&settings(), identity(), address, any, now);
+    (socket, half, now)
+}
+
 #[test]
 fn gateway_ends_a_client_that_resets_streams() {
     reset_streams("dtls-resets", b"GET http://127.0.0.1:1/");
@@ -161,12 +172,7 @@ fn gateway_serves_beside_half_open_handshakes() {
     assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
     let mut out = Vec::new();
     for _ in 0..200 {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.connect(address).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        let any = Box::new(|_: &[u8]| Ok(true));
-        let now = Instant::now();
-        let mut half = Association::connect(&settings(), identity(), address, any, now);
+        let (socket, mut half, now) = client_of(address);
         // Hello, retry and the first records, and then silence.
         while half.poll_output(now, &mut out).is_some() {
             socket.send(&out).unwrap();
@@ -191,12 +197,7 @@ fn gateway_has_few_half_open_handshakes_after_tokens() {
     let (gateway, address) = start_gateway(&certificates, 0, |_| {});
     let mut out = Vec::new();
     let mut half_open = |token: &AddressToken| {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.connect(address).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        let any = Box::new(|_: &[u8]| Ok(true));
-        let now = Instant::now();
-        let mut half = Association::connect(&settings(), identity(), address, any, now);
+        let (socket, mut half, now) = client_of(address);
         half.show(token, now);
         while half.poll_output(now, &mut out).is_some() {
             socket.send(&out).unwrap();

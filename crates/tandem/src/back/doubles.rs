@@ -205,3 +205,16 @@ pub(in crate::back) fn run(test: impl Future<Output = ()>) {
         .expect("a runtime");
     tokio::task::LocalSet::new().block_on(&runtime, test);
 }
+
+/// The facts about a path on which HTTP/2 was negotiated.
+pub(in crate::back) struct Negotiated;
+
+impl Facts for Negotiated {
+    fn below(&self) -> Option<&dyn Facts> {
+        None
+    }
+
+    fn alpn(&self) -> Option<&[u8]> {
+        Some(b"h2")
+    }
+}

@@ -10,11 +10,12 @@ use bytes::Bytes;
 use tandem_http::h1::Form;
 use tandem_http::{MuxConfig, RequestHead, ResponseHead, Role, Scheme};
 
+use super::doubles::Negotiated;
 use super::origin::{Limits, Mode, Origin, ToOrigin};
 use crate::error::Kind;
 use crate::exchange::{Exchange, Part, Peer, Reply};
 use crate::hosts::HostPattern;
-use crate::path::{Facts, Path};
+use crate::path::Path;
 use crate::session::http1::Http1Session;
 use crate::session::mux::{Multiplexed, MuxSession};
 use crate::session::{Drain, Serve};
@@ -22,19 +23,6 @@ use crate::stage::Stage;
 use crate::transport::doubles::{FakeDial, served};
 use crate::transport::tls::ClientTls;
 use crate::transport::{Dial, Target};
-
-/// The facts about a path on which HTTP/2 was negotiated.
-struct Negotiated;
-
-impl Facts for Negotiated {
-    fn below(&self) -> Option<&dyn Facts> {
-        None
-    }
-
-    fn alpn(&self) -> Option<&[u8]> {
-        Some(b"h2")
-    }
-}
 
 /// An origin over HTTP/2. It never responds to requests for `/stall`.
 #[derive(Default)]

@@ -143,11 +143,8 @@ fn workers_share_the_socket_and_reload_keeps_it() {
     stop([gateway]);
 }
 
-#[test]
-fn draining_gateway_delivers_its_last_response() {
-    let certificates = Certificates::new(&format!("{NAME}-drain"));
-    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
-    let (client, http) = start_client(&certificates, address, |_| {});
+/// Returns an origin that answers `/long` with a head, and with `length` bytes after each message.
+fn origin_that_waits(length: usize) -> (Scene, mpsc::Sender<()>) {
     let (go, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
     let origin = Scene::new(move |_, mut origin| {
@@ -156,11 +153,22 @@ fn draining_gateway_delivers_its_last_response() {
                 origin.send(OK);
                 continue;
             }
-            origin.send("HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n");
+            origin.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"
+            ));
             wait.lock().unwrap().recv().unwrap();
-            origin.send(vec![b'x'; 300_000]);
+            origin.send(vec![b'x'; length]);
         }
     });
+    (origin, go)
+}
+
+#[test]
+fn draining_gateway_delivers_its_last_response() {
+    let certificates = Certificates::new(&format!("{NAME}-drain"));
+    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+    let (client, http) = start_client(&certificates, address, |_| {});
+    let (origin, go) = origin_that_waits(300_000);
     let mut browser = Client::to(http);
     browser.send(request("GET", &origin.url("/long"), ""));
     assert_eq!(browser.head().unwrap().status, 200);
@@ -191,19 +199,7 @@ fn next_gateway_listens_while_the_first_drains() {
         let ca = certificates.path("ca.pem");
         let way = format!("{SCHEME}://{dialled}:{port}?ca={ca}&sni=gw.example");
         let (client, http) = start_client_of(&way, |_| {});
-        let (go, wait) = mpsc::channel::<()>();
-        let wait = Mutex::new(wait);
-        let origin = Scene::new(move |_, mut origin| {
-            while let Some(asked) = origin.request() {
-                if !asked.line.contains("/long ") {
-                    origin.send(OK);
-                    continue;
-                }
-                origin.send("HTTP/1.1 200 OK\r\nContent-Length: 12000000\r\n\r\n");
-                wait.lock().unwrap().recv().unwrap();
-                origin.send(vec![b'x'; 12_000_000]);
-            }
-        });
+        let (origin, go) = origin_that_waits(12_000_000);
         let mut browser = Client::to(http);
         browser.send(request("GET", &origin.url("/long"), ""));
         assert_eq!(browser.head().unwrap().status, 200);

@@ -15,29 +15,16 @@ use tandem_http::{
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
-use crate::back::doubles::{body_of, no_transport, run};
+use crate::back::doubles::{Negotiated, body_of, no_transport, run};
 use crate::back::origin::{Limits, Mode, OriginProtocols, OriginTransports, ToOrigin};
 use crate::exchange::{Body, Chunk, Chunks, Part, Peer, Reply};
-use crate::path::{Facts, Path};
+use crate::path::Path;
 use crate::role_name::RoleName;
 use crate::session::http1::Http1Session;
 use crate::session::mux::{Multiplexed, MuxSession};
 use crate::session::{Drain, Serve as _};
 use crate::stage::Stage as _;
 use crate::transport::doubles::{FakeDial, served};
-
-/// The facts about a path on which HTTP/2 was negotiated.
-struct Negotiated;
-
-impl Facts for Negotiated {
-    fn below(&self) -> Option<&dyn Facts> {
-        None
-    }
-
-    fn alpn(&self) -> Option<&[u8]> {
-        Some(b"h2")
-    }
-}
 
 /// Refuses each request of a session of HTTP/2: it resets the stream, or ends the session.
 async fn refuse(mut far: Path, ends_session: bool) -> io::Result<()> {
