@@ -38,9 +38,11 @@ impl CandidateList {
         refill(&mut self.best, 0.0);
     }
 
-    /// Fills in the estimates of contexts that do not know an asset from the next more general
-    /// context, reduced by the number of loads they have seen. Drops candidates without any
-    /// estimate of `floor` or more, and those that are not `wanted`.
+    /// Fills in the estimates of contexts that do not know an asset. A more general context gives
+    /// an estimate, reduced by the number of `loads` that this context has seen. The kind and the
+    /// site of a page may have dropped an asset that the page knows, because their lists are short.
+    /// Their loads include those of the page, so its share of them is another estimate. Drops
+    /// candidates without any estimate of `floor` or more, and those that are not `wanted`.
     pub(super) fn back_off(
         &mut self,
         loads: [f32; 3],
@@ -54,6 +56,7 @@ impl CandidateList {
             &mut kind[..length],
             &mut site[..length],
         );
+        let shares = [loads[1], loads[2]].map(|all| (loads[0] / larger(all, 1.0)).min(1.0));
         let [soon, late] = &mut self.later;
         let (soon, late, best) = (
             &mut soon[..length],
@@ -61,9 +64,14 @@ impl CandidateList {
             &mut self.best[..length],
         );
         for at in 0..length {
-            let specific = larger(site[at], 0.0);
+            let known = larger(page[at], 0.0);
+            let specific = if site[at] >= 0.0 {
+                site[at]
+            } else {
+                known * shares[1]
+            };
             site[at] = specific;
-            let general = BACKOFF * specific / (loads[1] + BACKOFF);
+            let general = larger(BACKOFF * specific / (loads[1] + BACKOFF), known * shares[0]);
             let specific = if kind[at] >= 0.0 { kind[at] } else { general };
             kind[at] = specific;
             let general = BACKOFF * specific / (loads[0] + BACKOFF);

@@ -340,6 +340,24 @@ fn auto_offers_a_large_page_whole_with_credit() {
 }
 
 #[test]
+fn auto_offers_a_large_page_whole_to_the_second_user() {
+    let assets: Vec<String> = (0..200)
+        .map(|at| format!("http://shop.example/{at}.png"))
+        .collect();
+    let assets: Vec<&str> = assets.iter().map(String::as_str).collect();
+    // The kind and the site of the page keep fewer assets than the page does.
+    let mut auto = Auto::new(AutoConfig {
+        credit: 1000.0,
+        ..config(1)
+    });
+    assert!(visit(&mut auto, 1, 1, 0, PAGE, &assets).is_empty());
+    assert_eq!(
+        visit(&mut auto, 2, 2, 60_000, PAGE, &[]).len(),
+        assets.len()
+    );
+}
+
+#[test]
 fn the_path_decides_by_size() {
     let path = Worth::Path {
         round_trip: 0.4,
