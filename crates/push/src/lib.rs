@@ -16,6 +16,7 @@
 //! - [`response_rules`]: the responses that may be pushed.
 //! - [`cookies`]: the cookies that a page sets for the requests of its resources.
 //! - [`hints`]: the resources that the head of a response names.
+//! - [`asked_hosts`]: the other hosts that the pages of an origin request.
 //! - [`next_pages`]: the documents that visitors of a page ask for next.
 //! - [`scripts`]: the requests that scripts make for data.
 //! - [`site`]: the comparison of sites.
@@ -28,6 +29,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod asked_hosts;
 mod browser_fields;
 pub mod client;
 pub mod cookies;

@@ -19,6 +19,7 @@ use tandem_http::RequestHead;
 use tandem_predict::ids::IdMap;
 use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, Gains, Gathering, StateError, Worth};
 use tandem_preload::split;
+use tandem_push::asked_hosts::AskedHosts;
 use tandem_push::gateway::CopyLifetime;
 use tandem_push::next_pages::{NextPage, NextTable};
 use tandem_push::scripts::{DataFields, ScriptTable};
@@ -102,6 +103,9 @@ pub struct Learned {
     next_pages: Mutex<NextTable>,
     /// The pushes of no use, by the secret hashes of the pages' URLs.
     useless_pushes: Mutex<UselessTable>,
+    /// The other hosts that pages request, by the secret hashes of their origins. It stays empty if
+    /// there are several users.
+    asked_hosts: Mutex<AskedHosts>,
     began: Instant,
     file: Option<PathBuf>,
     /// The time at which the state that was read had been written.
@@ -153,6 +157,7 @@ impl Learned {
             scripts: Mutex::default(),
             next_pages: Mutex::default(),
             useless_pushes: Mutex::default(),
+            asked_hosts: Mutex::default(),
             began,
             file,
             saved_at,
@@ -194,6 +199,7 @@ impl Learned {
     /// Notes a request for a URL with this Referer. A style sheet of another origin requests its
     /// resources with itself as the Referer, not the page.
     pub fn note_asker(&self, url: &str, referer: &str) {
+        self.note_asked_host(referer, url);
         let number = self.secret.hash_one(url);
         let mut own = self
             .own_askers
@@ -218,6 +224,32 @@ impl Learned {
         let (scheme, authority, _) =
             split(url).filter(|_| own.contains(&self.secret.hash_one(url)))?;
         Some(format!("{scheme}://{authority}/"))
+    }
+
+    /// Notes the host of a URL that a page has requested, if all sessions belong to one user.
+    fn note_asked_host(&self, page: &str, url: &str) {
+        if self.config.min_users > 1 || is_of_same_origin(url, page) {
+            return;
+        }
+        if let (Some((scheme, authority, _)), Some((_, host, _))) = (split(page), split(url)) {
+            let origin = self.secret.hash_one((scheme, authority));
+            self.asked_table().note(origin, host);
+        }
+    }
+
+    /// Returns the other hosts that a visit to a document is expected to request, if all sessions
+    /// belong to one user.
+    pub fn asked_hosts(&self, document: &str) -> Vec<String> {
+        if self.config.min_users > 1 {
+            return Vec::new();
+        }
+        let origin = split(document).map(|it| self.secret.hash_one((it.0, it.1)));
+        origin.map_or_else(Vec::new, |origin| self.asked_table().of_visit(origin))
+    }
+
+    fn asked_table(&self) -> MutexGuard<'_, AskedHosts> {
+        let asked_hosts = self.asked_hosts.lock();
+        asked_hosts.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes the lifetime of copies of a URL in a browser's cache.
@@ -350,6 +382,7 @@ impl Learned {
 
     /// See [`Auto::push_used`].
     pub fn used(&self, session: u64, page: &str, url: &str) {
+        self.note_asked_host(page, url);
         self.lock().push_used(session, page, url);
     }
 

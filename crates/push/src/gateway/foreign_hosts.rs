@@ -7,7 +7,8 @@
 //!
 //! * style sheets and fonts, without which the page is not shown;
 //! * all others once the client has requested a resource of that host, or has used a push of it.
-//!   Until then they wait, even if other users needed them.
+//!   Until then they wait, even if other users needed them. At a gateway with one user, the hosts
+//!   of earlier sessions do not wait ([`asked_hosts`](crate::asked_hosts)).
 
 use std::collections::HashSet;
 use std::time::Instant;

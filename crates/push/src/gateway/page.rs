@@ -87,6 +87,8 @@ pub(super) struct Page {
     pub(super) skipped: Vec<Need>,
     /// The hosts that the page's own bytes name.
     named_hosts: HashSet<String>,
+    /// The other hosts that the user's earlier visits requested.
+    asked_hosts: Vec<String>,
     /// True if the page names more hosts than the settings permit.
     has_too_many_hosts: bool,
     /// The needs of other users, of hosts that the page has not named yet.
@@ -137,6 +139,7 @@ impl Page {
             promises: Some(VecDeque::new()),
             skipped: Vec::new(),
             named_hosts: HashSet::new(),
+            asked_hosts: Vec::new(),
             has_too_many_hosts: false,
             expected: Vec::new(),
             possible: PossibleNeeds::default(),
@@ -392,6 +395,7 @@ impl Page {
         self.expected = learned.needs;
         self.scripts = learned.scripts;
         self.validated = learned.validated;
+        self.asked_hosts = learned.hosts;
     }
 
     /// Returns whether the request for a URL has fields that scripts choose.
@@ -422,16 +426,19 @@ impl Page {
         }
     }
 
-    /// Takes the needs of other users that may be pushed now: those of the page's own host, and of
-    /// hosts that the page names itself. Anyone could teach the predictor a host of their own, and
-    /// would see the visits to the page.
+    /// Takes the needs of other users that may be pushed now: those of the page's own host, of
+    /// hosts that the page names itself, and of hosts that this user has requested with it. Anyone
+    /// could teach the predictor a host of their own, and would see the visits to the page.
     pub(super) fn take_expected(&mut self) -> Vec<Need> {
         if !self.settled || self.expected.is_empty() {
             return Vec::new();
         }
         let (mut now, later): (Vec<Need>, _) = std::mem::take(&mut self.expected)
             .into_iter()
-            .partition(|need| self.names_host(url::authority(&need.url)));
+            .partition(|need| {
+                let host = url::authority(&need.url);
+                self.names_host(host) || self.was_asked(host)
+            });
         self.expected = later;
         let document = url::authority(self.document_url());
         for need in &mut now {
@@ -470,6 +477,11 @@ impl Page {
     /// Returns whether a host is the page's own, or one that the page's own bytes name.
     pub(super) fn names_host(&self, host: &str) -> bool {
         host == url::authority(&self.url) || self.named_hosts.contains(host)
+    }
+
+    /// Returns whether earlier visits of the user requested resources of another host.
+    pub(super) fn was_asked(&self, host: &str) -> bool {
+        self.asked_hosts.iter().any(|asked| asked == host)
     }
 
     /// Returns whether no more resources may be promised for the page.

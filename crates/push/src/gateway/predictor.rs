@@ -107,6 +107,12 @@ pub trait Predictor {
     fn is_validated(&self, _url: &str) -> bool {
         false
     }
+
+    /// Returns the other hosts that a visit to a document is expected to request, if all sessions
+    /// belong to one user. See [`AskedHosts`](crate::asked_hosts::AskedHosts).
+    fn asked_hosts(&mut self, _document: &str) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// The resources that other users needed.
@@ -123,6 +129,8 @@ pub(super) struct Learned {
     pub(super) possible: PossibleNeeds,
     /// The URL hashes of the resources whose pushes were of no use to other users.
     pub(super) useless: Vec<u32>,
+    /// The other hosts that the user's earlier visits requested.
+    pub(super) hosts: Vec<String>,
 }
 
 /// Returns whether the response to a request may be recorded. A login, a script's own fields and a
@@ -191,6 +199,9 @@ pub(super) fn learn(
             learned.needs.push(need);
             learned.known.extend(known_for(candidate));
         }
+    }
+    if is_navigation(request) && !context.is_frame {
+        learned.hosts = predictor.asked_hosts(context.url);
     }
     let of_referrer = || {
         let referrer = request.fields.get("referer").map(text_of);

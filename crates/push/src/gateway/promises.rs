@@ -162,6 +162,7 @@ impl Gateway {
         // The user has agreed to the gateway's requests to listed hosts.
         if page.is_same_site(&need.url)
             || is_opened
+            || page.was_asked(url::authority(&need.url))
             || self
                 .hosts
                 .admits(id, &need, self.config.audience.waits_for_foreign_hosts())

@@ -3,9 +3,12 @@
 use tandem_push::gateway::{Audience, Config};
 use tandem_push::wire::Fate;
 
+use crate::needs::Needs;
 use crate::origin::redirect;
 use crate::pair::Pair;
 use crate::{NAVIGATION, html};
+
+const PAGE: &str = "http://a.test/page";
 
 #[test]
 fn page_with_too_many_hosts_gets_no_more_pushes() {
@@ -61,6 +64,35 @@ fn foreign_resources_wait_for_their_host() {
         "http://b.test/d.png",
     ];
     assert_eq!(rest, rest_expected, "the client does not block the host");
+}
+
+#[test]
+fn hosts_of_the_users_earlier_visits_do_not_wait() {
+    let body = "<img src=http://b.test/b.png><img src=http://c.test/c.png>";
+    let by_script = [
+        "http://b.test/b.js",
+        "http://c.test/c.js",
+        "http://d.test/d.js",
+    ];
+    let load = |hosts: &[&'static str]| {
+        let mut pair = Pair::new(&[(PAGE, html(body))]);
+        let mut needs = Needs::of_page(PAGE, by_script.to_vec());
+        needs.asked_hosts = hosts.to_vec();
+        pair.predictor = Some(needs);
+        pair.load(PAGE, NAVIGATION)
+    };
+    assert_eq!(load(&[]), [PAGE]);
+    let expected = [
+        PAGE,
+        "http://b.test/b.js",
+        "http://b.test/b.png",
+        "http://d.test/d.js",
+    ];
+    assert_eq!(
+        load(&["b.test", "d.test"]),
+        expected,
+        "d.test is not named by the page"
+    );
 }
 
 #[test]

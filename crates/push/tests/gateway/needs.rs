@@ -43,6 +43,8 @@ pub(crate) struct Needs {
     pub(crate) user: u64,
     /// The times for which resources have been known.
     known_for: HashMap<&'static str, Duration>,
+    /// The other hosts that the user's earlier visits requested.
+    pub(crate) asked_hosts: Vec<&'static str>,
 }
 
 impl Needs {
@@ -193,6 +195,10 @@ impl Predictor for Needs {
     fn useless_pushes(&self, page: &str) -> Vec<u32> {
         let page = number(page);
         self.useless.of(Instant::now(), page, MISSING_USERS)
+    }
+
+    fn asked_hosts(&mut self, _: &str) -> Vec<String> {
+        self.asked_hosts.iter().map(|&host| host.into()).collect()
     }
 
     fn possible(&self, _: &str) -> Vec<Candidate> {

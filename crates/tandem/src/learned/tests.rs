@@ -75,6 +75,29 @@ fn learned_state_survives_in_a_file() {
 }
 
 #[test]
+fn other_hosts_are_learned_for_one_user_only() {
+    for (min_users, expected) in [(1, &["b.test"][..]), (2, &[])] {
+        let config = AutoConfig {
+            min_users,
+            ..AutoConfig::default()
+        };
+        let learned = Learned::new(config, None).unwrap();
+        learned.note_asker("http://b.test/i.png", "http://a.test/");
+        learned.note_asker("http://a.test/own.png", "http://a.test/page");
+        assert_eq!(learned.asked_hosts("http://a.test/page"), expected);
+        assert_eq!(learned.asked_hosts("https://a.test/page"), [""; 0]);
+        for _ in 0..9 {
+            learned.used(1, "http://a.test/page", "http://b.test/j.png");
+            assert_eq!(learned.asked_hosts("http://a.test/other"), expected);
+        }
+        for _ in 0..9 {
+            learned.asked_hosts("http://a.test/page");
+        }
+        assert_eq!(learned.asked_hosts("http://a.test/page"), [""; 0]);
+    }
+}
+
+#[test]
 fn link_to_the_state_stays_a_link() {
     let folder = std::env::temp_dir().join(format!("tandem-linked-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

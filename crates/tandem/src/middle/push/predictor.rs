@@ -115,4 +115,8 @@ impl Predictor for SessionPredictor<'_> {
     fn is_validated(&self, url: &str) -> bool {
         self.learned.is_validated(url)
     }
+
+    fn asked_hosts(&mut self, document: &str) -> Vec<String> {
+        self.learned.asked_hosts(document)
+    }
 }
