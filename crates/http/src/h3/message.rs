@@ -378,10 +378,9 @@ impl Connection {
 }
 
 /// Returns true if a request of this kind comes with its end, or else with content that follows at
-/// once. Clients that send other requests may wait for a response first.
+/// once. Clients that send other requests may wait for a response first. The methods of WebDAV are
+/// of this kind: servers refuse some of them with content, even with content of no bytes in chunks.
 fn has_mostly_no_content(head: &RequestHead) -> bool {
-    matches!(
-        head.method,
-        Method::Get | Method::Head | Method::Options | Method::Trace | Method::Delete
-    )
+    let has_use_for_content = head.method.defines_content() || head.method == Method::Connect;
+    !has_use_for_content && !head.fields.contains("expect")
 }

@@ -169,6 +169,38 @@ fn h3_request_without_content_is_told_at_its_end() {
     ));
 }
 
+/// Servers of WebDAV refuse an MKCOL with content, and a request that is told before its end may
+/// have some.
+#[test]
+fn h3_webdav_request_is_told_at_its_end() {
+    let mut raw = server();
+    raw.events();
+    let names = ["OPTIONS", "MKCOL", "PROPFIND", "UNLOCK", "QUERY"];
+    for (carrier, name) in (0..).step_by(4).zip(names) {
+        let fields = [&[(":method", name)], &GET[1..]].concat();
+        raw.part(carrier, &headers(&fields), false).expect(name);
+        assert!(raw.events().is_empty(), "{name}: its end may follow");
+        raw.part(carrier, &[], true).expect(name);
+        let told = raw.events();
+        assert!(
+            matches!(told[..], [Event::Request { end: true, .. }]),
+            "{name}: {told:?}"
+        );
+    }
+    let asking = [
+        &[(":method", "PROPFIND")],
+        &GET[1..],
+        &[("expect", "100-continue")],
+    ]
+    .concat();
+    raw.part(40, &headers(&asking), false).expect("a request");
+    let told = raw.events();
+    assert!(
+        matches!(told[..], [Event::Request { end: false, .. }]),
+        "its client waits: {told:?}"
+    );
+}
+
 #[test]
 fn h3_client_gives_its_first_bytes_at_once() {
     let mut raw = Raw::bare(client_config());
