@@ -9,6 +9,7 @@ mod half_closed;
 mod pipeline;
 mod response;
 mod server;
+mod shared_path;
 mod small_body;
 mod tunnel;
 mod writer;

@@ -30,40 +30,27 @@
 //! closes it too, and counts it as one in use. [`Http1Client::fate`] therefore tells whether a
 //! request may be the last one of such a connection. The client closes it before that.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::cmp::Ordering;
-use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tandem_http::Method;
 use tandem_http::h1::{Framing, Response, Version};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::AsyncWriteExt as _;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 use super::Http1Client;
 use super::buffers;
 use super::client::{CarrierState, send_head, sent_error};
 use super::response::{ReadTimer, ResponseReader};
+use super::shared_path::SharedPath;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Part, Sink};
-use crate::path::Path;
 
 /// The largest number of requests without a complete response on one connection.
 pub const DEPTH: usize = 2;
-
-/// The bytes of a response after which no request follows it.
-const SHORT: u64 = 64 << 10;
-
-/// The bytes of a response after which the request behind it goes elsewhere.
-const LONG: u64 = 512 << 10;
-
-/// The time without a byte after which the request behind a response goes elsewhere.
-const STALLED: Duration = Duration::from_secs(3);
 
 /// The time between two checks of the response before a request.
 const CHECK: Duration = Duration::from_millis(250);
@@ -77,79 +64,6 @@ const PROVEN: usize = 8;
 
 /// The time for the first byte of a follower's response if the origin has answered others.
 const LATE: Duration = Duration::from_secs(15);
-
-/// A path that one exchange reads while others write their requests.
-#[derive(Clone)]
-struct SharedPath(Rc<Shared>);
-
-struct Shared {
-    path: RefCell<Path>,
-    /// The bytes that were read since the present response began.
-    read: Cell<u64>,
-    /// The time of the last read that brought bytes, or of the present response's beginning.
-    read_at: Cell<Instant>,
-}
-
-impl SharedPath {
-    fn new(path: Path) -> Self {
-        Self(Rc::new(Shared {
-            path: RefCell::new(path),
-            read: Cell::new(0),
-            read_at: Cell::new(Instant::now()),
-        }))
-    }
-
-    /// Begins to count the bytes of another response.
-    fn begin(&self) {
-        self.0.read.set(0);
-        self.0.read_at.set(Instant::now());
-    }
-
-    /// Returns whether requests should not wait behind the present response.
-    fn is_tedious(&self) -> bool {
-        self.0.read.get() > LONG || self.0.read_at.get().elapsed() > STALLED
-    }
-
-    /// Returns the path if no other exchange uses it.
-    fn into_path(self) -> Option<Path> {
-        Rc::into_inner(self.0).map(|shared| shared.path.into_inner())
-    }
-}
-
-impl AsyncRead for SharedPath {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let polled = Pin::new(&mut *self.0.path.borrow_mut()).poll_read(cx, buf);
-        let more = buf.filled().len() - before;
-        if more > 0 {
-            self.0.read.set(self.0.read.get() + more as u64);
-            self.0.read_at.set(Instant::now());
-        }
-        polled
-    }
-}
-
-impl AsyncWrite for SharedPath {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        data: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.0.path.borrow_mut()).poll_write(cx, data)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.0.path.borrow_mut()).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.0.path.borrow_mut()).poll_shutdown(cx)
-    }
-}
 
 /// The exchanges on one connection.
 pub(super) struct Line {
@@ -339,10 +253,7 @@ impl Http1Client {
     /// `may_scout` permits that the connection ends with it.
     pub fn may_be_followed(&self, traits: &Traits, may_scout: bool) -> bool {
         let may_be_followed = self.with_line(|line| {
-            !line.is_closed
-                && traits.may_follow(line.leader, may_scout)
-                && line.path.0.read.get() <= SHORT
-                && !line.path.is_tedious()
+            !line.is_closed && traits.may_follow(line.leader, may_scout) && line.path.is_short()
         });
         may_be_followed == Some(true)
     }

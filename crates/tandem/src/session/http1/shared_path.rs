@@ -1,0 +1,100 @@
+//! The path of a connection with pipelined requests, and the progress of the response that arrives.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+use crate::path::Path;
+
+/// The bytes of a response after which no request follows it.
+const SHORT: u64 = 64 << 10;
+
+/// The bytes of a response after which the request behind it goes elsewhere.
+const LONG: u64 = 512 << 10;
+
+/// The time without a byte after which the request behind a response goes elsewhere.
+const STALLED: Duration = Duration::from_secs(3);
+
+/// A path that one exchange reads while others write their requests.
+#[derive(Clone)]
+pub(super) struct SharedPath(Rc<Shared>);
+
+struct Shared {
+    path: RefCell<Path>,
+    /// The bytes that were read since the present response began.
+    read: Cell<u64>,
+    /// The time of the last read that brought bytes, or of the present response's beginning.
+    read_at: Cell<Instant>,
+}
+
+impl SharedPath {
+    pub(super) fn new(path: Path) -> Self {
+        Self(Rc::new(Shared {
+            path: RefCell::new(path),
+            read: Cell::new(0),
+            read_at: Cell::new(Instant::now()),
+        }))
+    }
+
+    /// Begins to count the bytes of another response.
+    pub(super) fn begin(&self) {
+        self.0.read.set(0);
+        self.0.read_at.set(Instant::now());
+    }
+
+    /// Returns whether another request may follow that of the present response.
+    pub(super) fn is_short(&self) -> bool {
+        self.0.read.get() <= SHORT && !self.is_tedious()
+    }
+
+    /// Returns whether requests should not wait behind the present response.
+    pub(super) fn is_tedious(&self) -> bool {
+        self.0.read.get() > LONG || self.0.read_at.get().elapsed() > STALLED
+    }
+
+    /// Returns the path if no other exchange uses it.
+    pub(super) fn into_path(self) -> Option<Path> {
+        Rc::into_inner(self.0).map(|shared| shared.path.into_inner())
+    }
+}
+
+impl AsyncRead for SharedPath {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut *self.0.path.borrow_mut()).poll_read(cx, buf);
+        let more = buf.filled().len() - before;
+        if more > 0 {
+            self.0.read.set(self.0.read.get() + more as u64);
+            self.0.read_at.set(Instant::now());
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for SharedPath {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.path.borrow_mut()).poll_write(cx, data)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.path.borrow_mut()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.path.borrow_mut()).poll_shutdown(cx)
+    }
+}
