@@ -50,6 +50,8 @@ pub(super) struct Behaviour {
     pub(super) closes_open: bool,
     /// True if it sends hints before each response.
     pub(super) hints: bool,
+    /// The media type of its responses, if it sends one byte of them each second.
+    pub(super) drips: Option<&'static str>,
 }
 
 pub(super) const REGULAR: Behaviour = Behaviour {
@@ -63,6 +65,7 @@ pub(super) const REGULAR: Behaviour = Behaviour {
     version: "HTTP/1.1",
     closes_open: false,
     hints: false,
+    drips: None,
 };
 
 /// The observations of an origin.
@@ -173,14 +176,21 @@ async fn serve(mut path: Path, behaviour: &Cell<Behaviour>, seen: &Seen) -> io::
             true => String::new(),
             false => format!("Content-Length: {}\r\n", now.length),
         };
-        let head = format!("{version} 200 OK\r\n{close}{sized}\r\n");
+        let kind = now.drips.map(|kind| format!("Content-Type: {kind}\r\n"));
+        let kind = kind.unwrap_or_default();
+        let head = format!("{version} 200 OK\r\n{close}{sized}{kind}\r\n");
         path.write_all(head.as_bytes()).await?;
         let length = match is_open && !input_is_empty {
             true => now.length / 2,
             false => now.length,
         };
-        for piece in body(&target, length).chunks(64 << 10) {
+        let piece = if now.drips.is_some() { 1 } else { 64 << 10 };
+        for piece in body(&target, length).chunks(piece) {
             path.write_all(piece).await?;
+            if now.drips.is_some() {
+                path.flush().await?;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
             if length > 1 << 20 {
                 tokio::time::sleep(THINKS / 5).await;
             }

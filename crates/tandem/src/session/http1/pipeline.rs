@@ -52,6 +52,9 @@ use crate::exchange::{Exchange, Part, Sink};
 /// The largest number of requests without a complete response on one connection.
 pub const DEPTH: usize = 2;
 
+/// The media type of event streams.
+const EVENT_STREAM: &[u8] = b"text/event-stream";
+
 /// The time between two checks of the response before a request.
 const CHECK: Duration = Duration::from_millis(250);
 
@@ -216,18 +219,19 @@ impl Drop for Scout {
 }
 
 /// Returns whether a request may be pipelined, and may have requests behind it. Documents are
-/// excluded, since origins may take long for them.
+/// excluded, since origins may take long for them, and event streams, which do not end.
 pub fn is_pipelinable(exchange: &Exchange) -> bool {
     let request = &exchange.request;
-    let is_document = || {
+    let accepts = |kind: &[u8]| {
         let accept = request.fields.get("accept");
-        accept.is_some_and(|accept| contains(accept, b"text/html"))
+        accept.is_some_and(|accept| contains(accept, kind))
     };
     request.method == Method::Get
         && request.protocol.is_none()
         && exchange.body.is_empty()
         && request.fields.get("range").is_none()
-        && !is_document()
+        && !accepts(b"text/html")
+        && !accepts(EVENT_STREAM)
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {
@@ -434,6 +438,10 @@ impl Http1Client {
                 if self.close_line() {
                     return Err(used_up());
                 }
+            }
+            let kind = response.head.fields.get("content-type");
+            if kind.is_some_and(|kind| contains(&kind.to_ascii_lowercase(), EVENT_STREAM)) {
+                path.note_endless();
             }
             let keeps = traits.note_response(&response, follows)?;
             self.answered.set(self.answered.get() + 1);

@@ -21,6 +21,9 @@ const LONG: u64 = 512 << 10;
 /// The time without a byte after which the request behind a response goes elsewhere.
 const STALLED: Duration = Duration::from_secs(3);
 
+/// The time after which it goes elsewhere in any case: the response may be a stream without an end.
+const LASTING: Duration = Duration::from_secs(15);
+
 /// A path that one exchange reads while others write their requests.
 #[derive(Clone)]
 pub(super) struct SharedPath(Rc<Shared>);
@@ -31,6 +34,8 @@ struct Shared {
     read: Cell<u64>,
     /// The time of the last read that brought bytes, or of the present response's beginning.
     read_at: Cell<Instant>,
+    /// The time at which the present response was waited for first.
+    begun: Cell<Instant>,
 }
 
 impl SharedPath {
@@ -39,6 +44,7 @@ impl SharedPath {
             path: RefCell::new(path),
             read: Cell::new(0),
             read_at: Cell::new(Instant::now()),
+            begun: Cell::new(Instant::now()),
         }))
     }
 
@@ -46,6 +52,12 @@ impl SharedPath {
     pub(super) fn begin(&self) {
         self.0.read.set(0);
         self.0.read_at.set(Instant::now());
+        self.0.begun.set(Instant::now());
+    }
+
+    /// Lets no request wait behind the present response, however few bytes it has.
+    pub(super) fn note_endless(&self) {
+        self.0.read.set(LONG + 1);
     }
 
     /// Returns whether another request may follow that of the present response.
@@ -55,7 +67,9 @@ impl SharedPath {
 
     /// Returns whether requests should not wait behind the present response.
     pub(super) fn is_tedious(&self) -> bool {
-        self.0.read.get() > LONG || self.0.read_at.get().elapsed() > STALLED
+        self.0.read.get() > LONG
+            || self.0.read_at.get().elapsed() > STALLED
+            || self.0.begun.get().elapsed() > LASTING
     }
 
     /// Returns the path if no other exchange uses it.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::super::tests_scripted::{Behaviour, REGULAR, Scene, THINKS, body, run};
 use crate::error::Kind;
 
@@ -53,9 +55,13 @@ fn connections_stay_below_their_limit() {
 }
 
 #[test]
-fn document_and_part_are_not_pipelined() {
+fn document_part_and_event_stream_are_not_pipelined() {
     run(async {
-        for fields in [("accept", "text/html,*/*"), ("range", "bytes=0-1")] {
+        for fields in [
+            ("accept", "text/html,*/*"),
+            ("accept", "text/event-stream"),
+            ("range", "bytes=0-1"),
+        ] {
             let scene = Scene::new(REGULAR, 1);
             scene.begin().await;
             let special = scene.fetch_with("/special", &[fields]);
@@ -316,6 +322,41 @@ fn request_leaves_a_stalled_or_long_response() {
             scene.expect("/b", second).await;
             assert_eq!(scene.seen.dials.get(), 2);
             drop(first);
+        }
+    });
+}
+
+/// A script may read a stream with an ordinary request, and its responses need not end.
+#[test]
+fn request_leaves_a_response_without_an_end() {
+    run(async {
+        let kinds = [
+            ("Text/Event-Stream; charset=utf-8", 1),
+            ("application/x-ndjson", 16),
+        ];
+        for (kind, seconds) in kinds {
+            let scene = Scene::new(REGULAR, 2);
+            scene.begin().await;
+            scene.behaviour.set(Behaviour {
+                length: 3600,
+                drips: Some(kind),
+                ..REGULAR
+            });
+            let stream = scene.fetch("/stream");
+            tokio::time::sleep(THINKS / 2).await;
+            let behind = scene.fetch("/behind");
+            tokio::time::sleep(THINKS).await;
+            scene.behaviour.set(REGULAR);
+            let begun = Instant::now();
+            scene.expect("/behind", behind).await;
+            let waited = begun.elapsed();
+            assert!(waited < Duration::from_secs(seconds), "{kind}: {waited:?}");
+            assert_eq!((scene.depth(), scene.seen.dials.get()), (2, 2));
+            scene.behaviour.set(Behaviour {
+                length: 3600,
+                ..REGULAR
+            });
+            scene.expect("/stream", stream).await;
         }
     });
 }
