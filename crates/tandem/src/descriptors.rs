@@ -13,11 +13,14 @@ use std::io;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// The pause before another try, in which tasks of all threads close connections.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The tries after the first one.
 const MORE_TRIES: u32 = 3;
+/// The time without a failure after which a lack is a new one.
+const LACK_LASTS: Duration = Duration::from_secs(1);
 
 /// Wakes the holders of idle connections in all threads.
 #[cfg(not(test))]
@@ -47,6 +50,23 @@ pub fn ask(error: &io::Error) -> bool {
         holders().notify_waiters();
     }
     is_lack
+}
+
+/// The failures of an operation that is tried again until it succeeds.
+#[derive(Debug, Default)]
+pub struct Lacks {
+    /// The time of the last failure, if it was a lack.
+    last: Option<Instant>,
+}
+
+impl Lacks {
+    /// Asks the holders as [`ask`]. Returns true if they were asked shortly before, and this lack
+    /// is still the same one.
+    pub fn ask(&mut self, error: &io::Error) -> bool {
+        let lack = ask(error).then(Instant::now);
+        let lasts = |last: Instant| lack.is_some() && last.elapsed() < LACK_LASTS;
+        std::mem::replace(&mut self.last, lack).is_some_and(lasts)
+    }
 }
 
 /// Resolves when an operation of the process lacks a descriptor.
@@ -157,6 +177,20 @@ mod tests {
         assert!(!is_woken().await);
         assert!(!ask(&io::ErrorKind::TimedOut.into()) && !is_woken().await);
         assert!(ask(&lack()) && is_woken().await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lack_lasts_until_a_second_passes_without_it() {
+        let mut lacks = Lacks::default();
+        assert!(!lacks.ask(&lack()), "the holders are asked first");
+        for _ in 0..3 {
+            tokio::time::advance(LACK_LASTS / 2).await;
+            assert!(lacks.ask(&lack()), "asking them did not suffice");
+        }
+        tokio::time::advance(LACK_LASTS).await;
+        assert!(!lacks.ask(&lack()), "there was room in between");
+        assert!(!lacks.ask(&io::ErrorKind::ConnectionAborted.into()));
+        assert!(!lacks.ask(&lack()));
     }
 
     #[test]

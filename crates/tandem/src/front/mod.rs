@@ -82,7 +82,7 @@ impl Front {
         stop: impl Future<Output = ()>,
     ) {
         let mut stop = std::pin::pin!(stop);
-        let mut has_lacked = false;
+        let mut lacks = descriptors::Lacks::default();
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -101,13 +101,11 @@ impl Front {
                     note(&error);
                     // A pause lets other connections end. If no idle one to an origin has ended,
                     // one of a client makes way, as above the limit of connections.
-                    let is_lack = descriptors::ask(&error);
-                    let makes_way = || self.connections.make_way(self.listener);
-                    let pause = match is_lack && has_lacked && makes_way() {
+                    let lasts = lacks.ask(&error);
+                    let pause = match lasts && self.connections.make_way(self.listener) {
                         true => CLOSING_PAUSE,
                         false => ACCEPT_PAUSE,
                     };
-                    has_lacked = is_lack;
                     tokio::time::sleep(pause).await;
                 }
             }
