@@ -169,5 +169,6 @@ fn http1_session(who: RoleName, path: &PathConfig) -> Http1Session {
         scheme: Scheme::Http,
         origin_form: OriginForm::Any,
         ends_unasked: false,
+        one_exchange: false,
     }
 }

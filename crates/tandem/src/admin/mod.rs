@@ -222,6 +222,7 @@ fn listen<T>(
         scheme: Scheme::Http,
         origin_form: OriginForm::Only(Rc::clone(&own)),
         ends_unasked: true,
+        one_exchange: false,
     };
     let transport = Tcp::default();
     let listener = transport.listen(socket)?;

@@ -8,6 +8,9 @@
 //! of an exchange (RFC 9218) in the field `tandem-urgency`, which orders the streams of the
 //! gateway. The session carries no pushes, and its heads are not compressed.
 //!
+//! Trailers of a response with a length follow its content, as a last chunk without a size. Only a
+//! client that asks for trailers (`te: trailers`) reads beyond the content.
+//!
 //! HTTP/1.1 has no pings, so the carrier probes the path ([`Streams::probe`]).
 
 mod io;
@@ -42,6 +45,9 @@ use io::{Handle, into_path};
 const REJECTED: Code = Code(0x10b);
 /// The field that carries the urgency of an exchange.
 const URGENCY: &str = "tandem-urgency";
+/// The bytes that a field uses at least. HTTP/2 counts as many for its structure (RFC 9113 section
+/// 6.5.2), so that heads which another session has carried are not refused here.
+const LEAST_FIELD: usize = 32;
 /// The time that a request waits for a stream if the carrier permits no more at present.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time for which a gateway refuses requests before it closes the carrier. Their client did not
@@ -59,7 +65,9 @@ pub struct StreamsSession {
 impl StreamsSession {
     /// Creates the protocol from that of its streams. A client sends `token` with its requests
     /// until the gateway has accepted one of them.
-    pub const fn new(http1: Http1Session, token: Option<Arc<Renewable<String>>>) -> Self {
+    pub const fn new(mut http1: Http1Session, token: Option<Arc<Renewable<String>>>) -> Self {
+        http1.limits.fields = http1.limits.head / LEAST_FIELD;
+        http1.one_exchange = true;
         Self { http1, token }
     }
 }
@@ -421,7 +429,11 @@ impl StreamsClient {
 
     /// Decides on the retry of an exchange that failed on its stream.
     fn failed(&self, error: Error, handle: &Handle) -> Error {
-        let error = error.at(Side::Peer);
+        // The body of the request comes from the client. Its failure is none of the gateway.
+        let error = match error.side {
+            Side::Client => error,
+            _ => error.at(Side::Peer),
+        };
         if handle.is_rejected() {
             // The gateway drains: the next exchange needs another session.
             self.state.drain();

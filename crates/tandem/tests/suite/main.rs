@@ -62,6 +62,7 @@ mod spdy;
 #[cfg(target_os = "linux")]
 mod stalled;
 mod stopped_tunnels;
+mod stream_messages;
 mod submission_bounds;
 mod submission_server;
 mod submissions;

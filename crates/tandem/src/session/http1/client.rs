@@ -9,14 +9,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tandem_http::h1::{self, Decoder, Form, Framing};
+use tandem_http::h1::{self, Form, Framing};
 use tandem_http::{Method, RequestHead};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 use tokio::time::Instant;
 
 use super::content::{Progress, SentContent};
 use super::pipeline::Line;
-use super::response::{ReadTimer, ResponseReader, check_no_upgrade, check_upgrade};
+use super::response::{ReadTimer, ResponseReader, check_upgrade};
 use super::tunnel::{Patience, tunnel};
 use super::{Http1Session, small_body};
 use crate::carrier::{Carrier, CarrierFuture, LocalBoxFuture};
@@ -163,6 +163,8 @@ impl Http1Client {
             progress: None,
             input: Bytes::new(),
             held: None,
+            trailers_after_length: self.session.one_exchange
+                && exchange.request.fields.has_token("te", "trailers"),
         };
         let content = SentContent::of(&exchange.request, framing);
         // The rare cases are boxed, so that they do not enlarge the future of each exchange.
@@ -284,8 +286,7 @@ impl ResponseReader<'_> {
     ) -> Result<bool, Error> {
         let (mut decoder, keep) = {
             let response = self.heads(path, sink).await?;
-            check_no_upgrade(&response)?;
-            let decoder = Decoder::new(response.framing);
+            let decoder = self.decoder(&response)?;
             let keep = response.keep_alive && content.may_be_followed(&response.head, None);
             let sent = sink.send(Part::Head(response.head));
             sent.await;

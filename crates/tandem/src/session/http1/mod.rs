@@ -81,6 +81,9 @@ pub struct Http1Session {
     /// configuration would serve that request. Otherwise a new connection may still send a first
     /// one.
     pub ends_unasked: bool,
+    /// True if each exchange has a byte stream of its own, and both ends are proxies of this
+    /// program. Trailers may then follow content of known length, as a last chunk.
+    pub one_exchange: bool,
 }
 
 impl Http1Session {
@@ -97,6 +100,7 @@ impl Http1Session {
             scheme: Scheme::Http,
             origin_form: OriginForm::Any,
             ends_unasked: false,
+            one_exchange: false,
         }
     }
 }

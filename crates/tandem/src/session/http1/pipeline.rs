@@ -429,6 +429,7 @@ impl Http1Client {
             // The response may have to be read on another connection. Browsers take hints for
             // documents only.
             held: is_pipelinable(exchange).then(Vec::new),
+            trailers_after_length: false,
         };
         let response = async {
             let response = reader.heads(&mut path, sink).await?;

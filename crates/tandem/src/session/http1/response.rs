@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use tandem_http::h1::{self, BadResponse, Decoder, Limits};
-use tandem_http::{Method, ResponseHead};
+use tandem_http::h1::{self, BadResponse, Decoder, Framing, Limits};
+use tandem_http::{Fields, Method, ResponseHead};
 use tokio::io::AsyncRead;
 use tokio::time::{Instant, Sleep};
 
@@ -76,6 +76,9 @@ pub(super) struct ResponseReader<'a> {
     pub(super) input: Bytes,
     /// The interim heads that the caller passes on with the final one, if they wait for that.
     pub(super) held: Option<Vec<ResponseHead>>,
+    /// True if trailers may follow content of known length
+    /// ([`Http1Session::one_exchange`](super::Http1Session::one_exchange)).
+    pub(super) trailers_after_length: bool,
 }
 
 impl ResponseReader<'_> {
@@ -126,10 +129,16 @@ impl ResponseReader<'_> {
         response: h1::Response,
         sink: &mut Sink,
     ) -> Result<(), Error> {
-        check_no_upgrade(&response)?;
-        let mut decoder = Decoder::new(response.framing);
+        let mut decoder = self.decoder(&response)?;
         sink.send(Part::Head(response.head)).await;
         self.body(path, &mut decoder, sink).await
+    }
+
+    /// Returns the decoder of a response's content.
+    pub(super) fn decoder(&mut self, response: &h1::Response) -> Result<Decoder, Error> {
+        check_no_upgrade(response)?;
+        self.trailers_after_length &= matches!(response.framing, Framing::Length(_));
+        Ok(Decoder::new(response.framing))
     }
 
     /// Reads the body to its end.
@@ -139,7 +148,6 @@ impl ResponseReader<'_> {
         decoder: &mut Decoder,
         sink: &mut Sink,
     ) -> Result<(), Error> {
-        let bad = |error: h1::BadBody| Error::new(Kind::Protocol, Side::Origin, error.to_string());
         while !decoder.is_done() {
             if self.input.is_empty() {
                 self.input = self.read(path, buffers::ReadSize::Later).await?;
@@ -159,10 +167,40 @@ impl ResponseReader<'_> {
                 self.append(more);
             }
         }
-        if let Some(trailers) = decoder.trailers().filter(|fields| !fields.is_empty()) {
+        let trailers = match self.trailers_after_length {
+            true => Box::pin(self.last_chunk(path)).await?,
+            false => decoder.trailers(),
+        };
+        if let Some(trailers) = trailers.filter(|fields| !fields.is_empty()) {
             sink.send(Part::Trailers(trailers)).await;
         }
         Ok(())
+    }
+
+    /// Reads the trailers that follow content of known length, as a last chunk. The end of the
+    /// stream in its place means that there are none.
+    async fn last_chunk<R: AsyncRead + Unpin>(
+        &mut self,
+        path: &mut R,
+    ) -> Result<Option<Fields>, Error> {
+        let mut decoder = Decoder::new(Framing::Chunked);
+        let mut has_begun = false;
+        while !decoder.is_done() {
+            if self.input.is_empty() {
+                self.input = self.read(path, buffers::ReadSize::Later).await?;
+            }
+            match self.input.is_empty() {
+                true if has_begun => return Err(ended_in_body()),
+                true => return Ok(None),
+                false => has_begun = true,
+            }
+            let data = decode_part(&mut decoder, &mut self.input).map_err(bad)?;
+            if !data.is_empty() {
+                let detail = "more body than content-length says";
+                return Err(Error::new(Kind::Protocol, Side::Origin, detail));
+            }
+        }
+        Ok(decoder.trailers())
     }
 
     /// Reads once, within the time limit. Returns no bytes at the end of the connection.
@@ -213,7 +251,7 @@ impl ResponseReader<'_> {
 }
 
 /// Refuses a response that switches protocols. No request asks for that but an upgrade.
-pub(super) fn check_no_upgrade(response: &h1::Response) -> Result<(), Error> {
+fn check_no_upgrade(response: &h1::Response) -> Result<(), Error> {
     if response.head.status == 101 {
         let detail = "an upgrade that was not asked for";
         return Err(Error::new(Kind::Protocol, Side::Origin, detail));
@@ -230,6 +268,10 @@ pub(super) fn check_upgrade(response: &h1::Response, asked: &str) -> Result<(), 
     }
     let detail = "the origin changed to another protocol than the request named";
     Err(Error::new(Kind::Protocol, Side::Origin, detail))
+}
+
+fn bad(error: h1::BadBody) -> Error {
+    Error::new(Kind::Protocol, Side::Origin, error.to_string())
 }
 
 fn ended_in_body() -> Error {

@@ -242,6 +242,7 @@ impl Http1Server {
             head.method = Method::Connect;
             head.protocol = Some(protocol.clone());
         }
+        let takes_trailers = head.fields.has_token("te", "trailers");
         let body = self.request_body(&head, framing, tunnel);
         let exchange = Exchange {
             request: Arc::new(head),
@@ -261,6 +262,7 @@ impl Http1Server {
         );
         writer.upgrade = upgrade;
         writer.drain = Some(drain.clone());
+        writer.trailers_after_length = self.session.one_exchange && takes_trailers;
         let written = std::future::poll_fn(|cx| writer.poll(cx)).await;
         let keep_alive = writer.keeps_alive();
         drop(writer);

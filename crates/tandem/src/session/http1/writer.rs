@@ -43,6 +43,8 @@ pub(super) struct Writer {
     /// A drain that makes this response the last one of its connection, if it begins before the
     /// head is written.
     pub(super) drain: Option<Drain>,
+    /// True if trailers may follow content of known length ([`Http1Session::one_exchange`]).
+    pub(super) trailers_after_length: bool,
     state: Writing,
     /// The role of this proxy, which its own responses name.
     who: RoleName,
@@ -100,6 +102,7 @@ impl Writer {
             connect: *method == Method::Connect,
             upgrade: None,
             drain: None,
+            trailers_after_length: false,
             state: Writing::Head,
         }
     }
@@ -213,7 +216,8 @@ impl Writer {
             Part::Head(head) => self.put_head(head),
             Part::Data(data) => self.put_data(data)?,
             Part::Trailers(fields) => {
-                if self.state == Writing::Chunked {
+                let follows_length = self.state == Writing::Length(0) && self.trailers_after_length;
+                if self.state == Writing::Chunked || follows_length {
                     self.out
                         .put_with(|out| h1::write_last_chunk(out, Some(&fields)));
                     self.state = Writing::Done;
