@@ -1,6 +1,7 @@
 //! The matrix of `tandem bridge`: each protocol towards clients with each towards origins, one test
 //! for each cell.
 
+mod chains;
 mod ends;
 mod loops;
 mod origin;

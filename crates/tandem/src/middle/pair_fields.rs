@@ -7,7 +7,9 @@
 //!
 //! Responses also lose the challenges of proxies (RFC 9110 section 11.7). A browser would take the
 //! challenge of an origin for that of its own proxy. Responses of origins lose the values of
-//! `Proxy-Status` that name a proxy of the pair, since these mark the gateway's own responses.
+//! `Proxy-Status` that name a proxy of the pair, since these mark the gateway's own responses. A
+//! bridge keeps them, because the next server may be a bridge too, and adds its own member. The
+//! last member then shows that the response is not its own (RFC 9209 section 2).
 
 use std::rc::Rc;
 
@@ -16,6 +18,7 @@ use tandem_http::Fields;
 use super::connection_logins::number;
 use crate::exchange::{Exchange, Reply};
 use crate::failure::names_own_proxy;
+use crate::role_name::RoleName;
 use crate::stage::Stage;
 
 /// The prefix of the names.
@@ -29,6 +32,8 @@ pub enum Edge {
     Front,
     /// Before the connections to origins.
     Origins,
+    /// Before the connections of a bridge, to origins or to the next proxy.
+    Bridge,
 }
 
 /// The stage that removes the fields.
@@ -42,7 +47,9 @@ pub struct PairFields {
 impl Stage for PairFields {
     fn call(&self, mut exchange: Exchange) -> Reply {
         if has_pair_fields(&exchange.request.fields) {
-            if let (Edge::Origins, Some(number)) = (self.edge, number(&exchange.request.fields)) {
+            if self.edge != Edge::Front
+                && let Some(number) = number(&exchange.request.fields)
+            {
                 exchange.isolation = exchange.isolation.within(number);
             }
             strip(&mut exchange.request_mut().fields);
@@ -50,6 +57,7 @@ impl Stage for PairFields {
         self.next.call(exchange).edited(match self.edge {
             Edge::Front => strip_response,
             Edge::Origins => strip_origin,
+            Edge::Bridge => pass_bridge,
         })
     }
 }
@@ -86,9 +94,43 @@ fn strip_origin(fields: &mut Fields) {
     }
 }
 
+/// Changes the fields of a response that a bridge passes on.
+fn pass_bridge(fields: &mut Fields) {
+    strip_response(fields);
+    if fields.contains("proxy-status") {
+        fields.push("proxy-status", RoleName::Bridge.as_str());
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use tandem_http::ResponseHead;
+
     use super::*;
+    use crate::failure::{is_outage, is_refusal};
+
+    #[test]
+    fn bridge_adds_its_member_behind_those_of_others() {
+        let mut head = ResponseHead::new(407);
+        let inner = "bridge; error=http_request_denied; details=\"a, bridge\"";
+        head.fields.push("proxy-status", inner);
+        assert!(is_refusal(&head));
+        pass_bridge(&mut head.fields);
+        let members: Vec<_> = head.fields.get_all("proxy-status").collect();
+        assert_eq!(members, [inner.as_bytes(), b"bridge"]);
+        assert!(!is_refusal(&head), "another proxy has refused the request");
+        let mut head = ResponseHead::new(502);
+        pass_bridge(&mut head.fields);
+        assert!(!head.fields.contains("proxy-status"));
+        let inner = "bridge; error=connection_refused";
+        head.fields.push("proxy-status", inner);
+        assert!(is_outage(&head));
+        pass_bridge(&mut head.fields);
+        assert!(
+            !is_outage(&head),
+            "the connection of another proxy has failed"
+        );
+    }
 
     #[test]
     fn origin_sends_no_challenge_and_no_mark_of_the_pair() {

@@ -70,7 +70,7 @@ impl Role for BridgeConfig {
         let listen = self.near.listen.clone();
         let stages = move |path: &Rc<dyn Facts>, peer: Peer, connection: &Connection| {
             let next = origin.stage(peer.session);
-            let edge = Edge::Origins;
+            let edge = Edge::Bridge;
             let next = Rc::new(AddVia {
                 received: received(path, &listen[connection.listener()]),
                 pseudonym: Arc::clone(&pseudonym),
