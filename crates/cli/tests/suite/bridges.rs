@@ -5,6 +5,7 @@ mod chains;
 mod ends;
 mod loops;
 mod origin;
+mod without_content;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

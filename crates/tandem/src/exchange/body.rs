@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use tandem_http::Fields;
@@ -134,6 +134,25 @@ impl Body {
         inner.is_none_or(|inner| inner.borrow().kept.is_some())
     }
 
+    /// Replaces a body of unknown length by [`Self::empty`] if its end has arrived without a piece.
+    /// The end of a stream may follow the head of its request in a separate frame.
+    ///
+    /// # Errors
+    /// The error of the source, which no later poll repeats.
+    pub fn settle(&mut self) -> Result<(), Error> {
+        let Some(inner) = &self.inner else {
+            return Ok(());
+        };
+        if self.length.is_some() || !self.is_untouched() || !self.has_arrived() {
+            return Ok(());
+        }
+        let ended = inner.borrow_mut().has_ended()?;
+        if ended {
+            *self = Self::empty();
+        }
+        Ok(())
+    }
+
     /// See [`Chunks::has_arrived`].
     pub fn has_arrived(&self) -> bool {
         let arrived = |inner: &Rc<RefCell<BodyState>>| inner.borrow().source.has_arrived();
@@ -172,6 +191,21 @@ impl fmt::Debug for BodyState {
 }
 
 impl BodyState {
+    /// Returns true if no piece is left. A piece that was taken to find out is read again.
+    fn has_ended(&mut self) -> Result<bool, Error> {
+        if !self.replay.is_empty() {
+            return Ok(false);
+        }
+        // The end has arrived, so that no task has to wait for it.
+        let mut cx = Context::from_waker(Waker::noop());
+        match self.source.poll_chunk(&mut cx) {
+            Poll::Ready(None) => return Ok(true),
+            Poll::Ready(Some(chunk)) => self.replay.push_back(chunk?),
+            Poll::Pending => {}
+        }
+        Ok(false)
+    }
+
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
         let chunk = match self.replay.pop_front() {
             Some(chunk) => Some(Ok(chunk)),
@@ -216,6 +250,46 @@ mod tests {
             self.0 += 1;
             Poll::Ready((self.0 <= 3).then(|| Ok(Chunk::Data(Bytes::from(vec![self.0; 30_000])))))
         }
+    }
+
+    /// A body that is there as a whole.
+    struct Whole(VecDeque<Result<Bytes, Error>>);
+
+    impl Chunks for Whole {
+        fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
+            Poll::Ready(self.0.pop_front().map(|piece| piece.map(Chunk::Data)))
+        }
+
+        fn has_arrived(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn body_that_ended_without_a_piece_settles_as_none() {
+        let whole = |pieces: Vec<_>, length| Body::new(Whole(pieces.into()), length);
+        let mut none = whole(vec![], None);
+        assert_eq!(none.settle(), Ok(()));
+        assert!(none.is_empty() && none.length() == Some(0));
+        let mut of_length = whole(vec![], Some(0));
+        assert_eq!(of_length.settle(), Ok(()));
+        assert!(!of_length.is_empty());
+        let mut waiting = Body::new(Three(0), None);
+        assert_eq!(waiting.settle(), Ok(()));
+        assert!(!waiting.is_empty() && waiting.is_untouched());
+        // A piece beyond the limit of those that can be read again.
+        let large = Bytes::from(vec![7; REPLAY_LIMIT + 1]);
+        let mut some = whole(vec![Ok(large.clone())], None);
+        for _ in 0..2 {
+            assert_eq!(some.settle(), Ok(()));
+            assert!(!some.is_empty() && some.is_untouched());
+        }
+        let chunk = now(std::future::poll_fn(|cx| some.poll_chunk(cx)));
+        assert!(matches!(chunk, Some(Ok(Chunk::Data(data))) if data == large));
+        assert_eq!(some.settle(), Ok(()));
+        let error = Error::new(crate::error::Kind::Reset, crate::error::Side::Client, "x");
+        let mut failed = whole(vec![Err(error.clone())], None);
+        assert_eq!(failed.settle(), Err(error));
     }
 
     #[test]

@@ -142,6 +142,9 @@ impl Http1Client {
         let tunnel = exchange.request.is_connect();
         // Only the tunnel's code tells an agreement from an ordinary response.
         let upgrade = exchange.request.protocol.is_some();
+        if !exchange.request.is_connect() {
+            exchange.body.settle()?;
+        }
         let framing = request_framing(exchange);
         let small_body = small_body::take(&mut exchange.body, framing)?;
         {

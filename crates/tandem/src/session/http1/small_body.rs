@@ -76,6 +76,50 @@ mod tests {
         }
     }
 
+    /// A body whose end has arrived, without content.
+    struct Ended;
+
+    impl Chunks for Ended {
+        fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
+            Poll::Ready(None)
+        }
+
+        fn has_arrived(&self) -> bool {
+            true
+        }
+    }
+
+    /// Over HTTP/3, the end of a request follows its head as a separate event.
+    #[tokio::test]
+    async fn request_that_ended_without_content_has_no_chunks() {
+        for (method, length) in [
+            (Method::Get, ""),
+            (Method::Head, ""),
+            (Method::Delete, ""),
+            (Method::Post, "Content-Length: 0\r\n"),
+        ] {
+            let (near, mut far) = Path::pair(1 << 16);
+            let session = Http1Session::new(Form::Origin, crate::role_name::RoleName::Gateway);
+            let client = Http1Client::over(session, near);
+            let mut request = RequestHead::get(Scheme::Http, "a.example", "/");
+            request.method = method.clone();
+            let mut exchange = Exchange::internal(request);
+            exchange.body = Body::new(Ended, None);
+            let mut reply = Reply::generate(|mut sink| async move {
+                client.exchange(&mut exchange, &mut sink).await
+            });
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(reply.poll_part(&mut cx).is_pending());
+            let mut read = BytesMut::new();
+            far.read_buf(&mut read).await.expect("a request");
+            let head = format!(
+                "{} / HTTP/1.1\r\nHost: a.example\r\n{length}\r\n",
+                method.as_str()
+            );
+            assert_eq!(read, head);
+        }
+    }
+
     fn body(pieces: &[&'static str], ends: bool) -> Body {
         Body::new(Pieces(pieces.iter().copied().collect(), ends), None)
     }

@@ -208,6 +208,9 @@ impl Connected for MuxClient {
         sink: &'a mut Sink,
     ) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
+            if !exchange.request.is_connect() {
+                exchange.body.settle()?;
+            }
             let waiting = SESSION_STREAM.start();
             let id = self.open(exchange).await?;
             SESSION_STREAM.stop(waiting, id);
