@@ -82,7 +82,11 @@ impl Origin {
             if failures == TRIES || patience.is_over() {
                 break;
             }
-            if sink.is_used() || !is_repeatable || !exchange.body.rewind() {
+            if sink.is_used() || !is_repeatable {
+                break;
+            }
+            if !exchange.body.rewind() {
+                tried = tried.map_err(explain_lost_body);
                 break;
             }
             METRICS.exchanges_retried.add(u64::from(!has_waited));
@@ -108,6 +112,19 @@ impl Origin {
             Err(_) if has_body || is_used() => attempt.await,
             Err(_) => Err(no_answer()),
         }
+    }
+}
+
+/// Says why a request that the origin has refused is not repeated, and what helps.
+fn explain_lost_body(error: Error) -> Error {
+    if error.kind != Kind::Http11Required {
+        return error;
+    }
+    let detail = "the origin requires HTTP/1.1, and too much of the upload had been sent to repeat \
+                  it: send the request again, which then uses HTTP/1.1";
+    Error {
+        detail: detail.into(),
+        ..error
     }
 }
 

@@ -160,3 +160,33 @@ fn origin_that_requires_http1_gets_it_for_a_time() {
         });
     }
 }
+
+/// A body that cannot be sent again once the origin has refused it.
+struct Long(bool);
+
+impl Chunks for Long {
+    fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
+        let is_first = !std::mem::replace(&mut self.0, true);
+        let piece = Bytes::from_static(&[7; 80 << 10]);
+        Poll::Ready(is_first.then(|| Ok(Chunk::Data(piece))))
+    }
+}
+
+#[test]
+fn upload_that_cannot_be_repeated_says_what_helps() {
+    run(async {
+        let scene = Scene::new(false);
+        let mut request = RequestHead::get(Scheme::Https, "site.example", "/");
+        request.method = Method::Post;
+        let exchange = Exchange {
+            body: Body::new(Long(false), None),
+            ..Exchange::internal(request)
+        };
+        let failed = body_of(scene.stage.call(exchange)).await;
+        let error = failed.map(drop).expect_err("the body is lost");
+        assert_eq!((error.kind, error.status()), (Kind::Http11Required, 502));
+        assert!(error.detail.contains("send the request again"), "{error}");
+        assert_eq!(scene.post("again").await, "again over HTTP/1.1");
+        assert_eq!(scene.connections(), (1, 1));
+    });
+}
