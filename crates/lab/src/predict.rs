@@ -173,8 +173,8 @@ pub enum AimArg {
 /// The settings of `auto`.
 #[derive(Debug, Clone, Args)]
 pub struct AutoArgs {
-    /// Memory for the state of auto, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    /// Bytes of memory for the state of auto, such as 64MiB
+    #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = memory)]
     predict_memory: usize,
     /// The pushes that auto makes [default: transfers in learn, as a gateway; requests in replay,
     /// as the algorithms that it is compared with]
@@ -332,6 +332,19 @@ fn min_history(text: &str) -> Result<u32, String> {
     value.ok_or_else(|| "must be a whole number, 1 or more".into())
 }
 
+/// Reads a number of bytes, also in the notation of a gateway's `--predict-memory`.
+fn memory(text: &str) -> Result<usize, String> {
+    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30)];
+    let unit = units
+        .iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+    let (number, shift) = unit.unwrap_or((text, 0));
+    let bytes = number.trim().parse().ok();
+    bytes
+        .and_then(|number: usize| number.checked_mul(1 << shift))
+        .ok_or_else(|| "must be a number of bytes, as 1048576, 512KiB or 64MiB".into())
+}
+
 fn omega(text: &str) -> Result<f64, String> {
     let value = match text.split_once('/') {
         Some((part, whole)) => part
@@ -476,6 +489,15 @@ mod tests {
         };
         assert!(pauses("--page-load-timeout", "20") && !pauses("--page-load-timeout", "21"));
         assert!(!pauses("--max-page-load-timeout", "0.5"));
+        let memory = |value| {
+            let args = parse("--predict-memory", value).map(|cli| cli.args);
+            args.ok().map(|args| args.auto.predict_memory)
+        };
+        assert_eq!(memory("64MiB"), Some(64 << 20));
+        assert_eq!(memory("1048576"), Some(1 << 20));
+        for bad in ["64MB", "-1", "KiB", "99999999999GiB"] {
+            assert_eq!(memory(bad), None, "{bad}");
+        }
         let args = parse("--threshold", "0.25").map(|cli| cli.args.options().threshold);
         assert_eq!(args.ok(), Some(0.25));
     }

@@ -86,6 +86,7 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Never => f.write_str("0"),
+            Self::Independent(1.0) => f.write_str("100%"),
             Self::Independent(p) => write!(f, "{p}"),
             Self::GilbertElliott {
                 worsen,
@@ -104,6 +105,14 @@ impl FromStr for Loss {
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let Some((kind, rest)) = text.split_once(':') else {
+            // Some programs read `1` as 1 %, which here would lose every packet.
+            if text.trim() == "1" {
+                return Err(ConfigError::Text {
+                    what: "loss",
+                    text: text.into(),
+                    expected: "1% for one packet of a hundred, or 100% for all",
+                });
+            }
             let p = text::probability(text)?;
             return Ok(if p == 0.0 {
                 Self::Never
@@ -234,7 +243,11 @@ mod tests {
         };
         assert_eq!("ge:1%,25%,0,50%".parse(), Ok(burst));
         assert!((burst.expected() - 0.5 * 0.01 / 0.26).abs() < 1e-12);
-        for text in ["ge:1%", "every:0", "every:x", "exp:2", "often:1", "110%"] {
+        let all = Loss::Independent(1.0);
+        assert_eq!(all.to_string().parse(), Ok(all));
+        for text in [
+            "1", "ge:1%", "every:0", "every:x", "exp:2", "often:1", "110%",
+        ] {
             text.parse::<Loss>().expect_err(text);
         }
         Loss::EveryNth(0).check().expect_err("zero");
