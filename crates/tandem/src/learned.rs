@@ -103,8 +103,8 @@ pub struct Learned {
     next_pages: Mutex<NextTable>,
     /// The pushes of no use, by the secret hashes of the pages' URLs.
     useless_pushes: Mutex<UselessTable>,
-    /// The other hosts that pages request, by the secret hashes of their origins. It stays empty if
-    /// there are several users.
+    /// The other hosts that pages request, by the secret hashes of browsers and origins. It stays
+    /// empty if there are several users.
     asked_hosts: Mutex<AskedHosts>,
     began: Instant,
     file: Option<PathBuf>,
@@ -199,7 +199,6 @@ impl Learned {
     /// Notes a request for a URL with this Referer. A style sheet of another origin requests its
     /// resources with itself as the Referer, not the page.
     pub fn note_asker(&self, url: &str, referer: &str) {
-        self.note_asked_host(referer, url);
         let number = self.secret.hash_one(url);
         let mut own = self
             .own_askers
@@ -226,25 +225,31 @@ impl Learned {
         Some(format!("{scheme}://{authority}/"))
     }
 
-    /// Notes the host of a URL that a page has requested, if all sessions belong to one user.
-    fn note_asked_host(&self, page: &str, url: &str) {
+    /// Notes whether a page had use for a URL of another origin, if all sessions are of one user.
+    /// `browser` is a number that a browser's requests share.
+    pub fn note_asked_host(&self, browser: u32, page: &str, url: &str, is_asked: bool) {
         if self.config.min_users > 1 || is_of_same_origin(url, page) {
             return;
         }
         if let (Some((scheme, authority, _)), Some((_, host, _))) = (split(page), split(url)) {
-            let origin = self.secret.hash_one((scheme, authority));
-            self.asked_table().note(origin, host);
+            let origin = self.secret.hash_one((browser, scheme, authority));
+            let mut table = self.asked_table();
+            match is_asked {
+                true => table.note_asked(origin, host),
+                false => table.note_useless(origin, host),
+            }
         }
     }
 
-    /// Returns the other hosts that a visit to a document is expected to request, if all sessions
-    /// belong to one user.
-    pub fn asked_hosts(&self, document: &str) -> Vec<String> {
-        if self.config.min_users > 1 {
-            return Vec::new();
-        }
-        let origin = split(document).map(|it| self.secret.hash_one((it.0, it.1)));
-        origin.map_or_else(Vec::new, |origin| self.asked_table().of_visit(origin))
+    /// Returns the other hosts from which a document is expected to request resources, if all
+    /// sessions belong to one user.
+    pub fn asked_hosts(&self, browser: u32, document: &str) -> HashSet<String> {
+        let Some((scheme, authority, _)) = split(document).filter(|_| self.config.min_users <= 1)
+        else {
+            return HashSet::new();
+        };
+        let origin = self.secret.hash_one((browser, scheme, authority));
+        self.asked_table().of(origin).map(str::to_owned).collect()
     }
 
     fn asked_table(&self) -> MutexGuard<'_, AskedHosts> {
@@ -382,7 +387,6 @@ impl Learned {
 
     /// See [`Auto::push_used`].
     pub fn used(&self, session: u64, page: &str, url: &str) {
-        self.note_asked_host(page, url);
         self.lock().push_used(session, page, url);
     }
 

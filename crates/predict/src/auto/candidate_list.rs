@@ -123,3 +123,27 @@ impl CandidateList {
 fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_shares_the_loads_of_its_kind_and_site() {
+        for (loads, expected) in [
+            ([2.0, 20.0, 40.0], [0.08, 0.04]),
+            ([2.0, 2.0, 2.0], [0.8, 0.8]),
+            ([0.0, 0.0, 0.0], [0.0, 0.0]),
+        ] {
+            let mut list = CandidateList::default();
+            list.clear(1);
+            list.urls.push(7);
+            list.chances[0][0] = 0.8;
+            list.back_off(loads, 0.01, |_| true);
+            let found = [list.chances[1][0], list.chances[2][0]];
+            for (found, expected) in found.into_iter().zip(expected) {
+                assert!((found - expected).abs() < 1e-6, "{found} with {loads:?}");
+            }
+        }
+    }
+}

@@ -295,6 +295,7 @@ impl Gateway {
         let response = push.response;
         let mut page = self.new_page(response, Arc::clone(&request), Arc::clone(&push.url));
         page.promises = None;
+        page.asked_hosts = predictor.asked_hosts(push.asked.browser(), &push.url);
         let page = self.pages.insert(page);
         self.locate(page, &push.url, &head, None);
         self.promise_learned(page, learned);

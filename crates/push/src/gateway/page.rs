@@ -87,8 +87,8 @@ pub(super) struct Page {
     pub(super) skipped: Vec<Need>,
     /// The hosts that the page's own bytes name.
     named_hosts: HashSet<String>,
-    /// The other hosts that the user's earlier visits requested.
-    asked_hosts: Vec<String>,
+    /// The other hosts that pages of the origin have requested in the user's browser.
+    pub(super) asked_hosts: HashSet<String>,
     /// True if the page names more hosts than the settings permit.
     has_too_many_hosts: bool,
     /// The needs of other users, of hosts that the page has not named yet.
@@ -139,7 +139,7 @@ impl Page {
             promises: Some(VecDeque::new()),
             skipped: Vec::new(),
             named_hosts: HashSet::new(),
-            asked_hosts: Vec::new(),
+            asked_hosts: HashSet::new(),
             has_too_many_hosts: false,
             expected: Vec::new(),
             possible: PossibleNeeds::default(),
@@ -395,7 +395,6 @@ impl Page {
         self.expected = learned.needs;
         self.scripts = learned.scripts;
         self.validated = learned.validated;
-        self.asked_hosts = learned.hosts;
     }
 
     /// Returns whether the request for a URL has fields that scripts choose.
@@ -427,8 +426,9 @@ impl Page {
     }
 
     /// Takes the needs of other users that may be pushed now: those of the page's own host, of
-    /// hosts that the page names itself, and of hosts that this user has requested with it. Anyone
-    /// could teach the predictor a host of their own, and would see the visits to the page.
+    /// hosts that the page names itself, and of hosts that pages of its origin have requested in
+    /// this user's browser. Anyone could teach the predictor a host of their own, and would see the
+    /// visits to the page.
     pub(super) fn take_expected(&mut self) -> Vec<Need> {
         if !self.settled || self.expected.is_empty() {
             return Vec::new();
@@ -479,9 +479,9 @@ impl Page {
         host == url::authority(&self.url) || self.named_hosts.contains(host)
     }
 
-    /// Returns whether earlier visits of the user requested resources of another host.
+    /// Returns whether pages of the origin have requested resources of a host in this browser.
     pub(super) fn was_asked(&self, host: &str) -> bool {
-        self.asked_hosts.iter().any(|asked| asked == host)
+        self.asked_hosts.contains(host)
     }
 
     /// Returns whether no more resources may be promised for the page.

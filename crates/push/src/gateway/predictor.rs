@@ -19,12 +19,12 @@ use tandem_preload::{Kind, Need};
 
 use super::named::{LEAST_SHARE, PossibleNeed, PossibleNeeds};
 use crate::fetch_standard::{
-    ScriptFields, has_only_browser_fields, is_navigation, wants_one_format,
+    ScriptFields, has_only_browser_fields, is_navigation, is_prefetch, wants_one_format,
 };
 use crate::next_pages::NextPage;
 use crate::response_rules::CopyLifetime;
 use crate::scripts::DataFields;
-use crate::wire::url_hash_of;
+use crate::wire::{RequestHashes, url_hash_of};
 
 /// A predictor of the resources that pages need. One value stands for one session.
 pub trait Predictor {
@@ -108,10 +108,14 @@ pub trait Predictor {
         false
     }
 
-    /// Returns the other hosts that a visit to a document is expected to request, if all sessions
-    /// belong to one user. See [`AskedHosts`](crate::asked_hosts::AskedHosts).
-    fn asked_hosts(&mut self, _document: &str) -> Vec<String> {
-        Vec::new()
+    /// Records that a page has requested a URL, or has used a push of it. If `is_asked` is false,
+    /// it had no use for the push. `browser` is a number that a browser's requests share.
+    fn note_asked_host(&mut self, _browser: u32, _page: &str, _url: &str, _is_asked: bool) {}
+
+    /// Returns the other hosts from which a document is expected to request resources, if all
+    /// sessions belong to one user. See [`AskedHosts`](crate::asked_hosts::AskedHosts).
+    fn asked_hosts(&self, _browser: u32, _document: &str) -> HashSet<String> {
+        HashSet::new()
     }
 }
 
@@ -129,8 +133,8 @@ pub(super) struct Learned {
     pub(super) possible: PossibleNeeds,
     /// The URL hashes of the resources whose pushes were of no use to other users.
     pub(super) useless: Vec<u32>,
-    /// The other hosts that the user's earlier visits requested.
-    pub(super) hosts: Vec<String>,
+    /// The other hosts that pages of the origin have requested in the user's browser.
+    pub(super) hosts: HashSet<String>,
 }
 
 /// Returns whether the response to a request may be recorded. A login, a script's own fields and a
@@ -200,9 +204,6 @@ pub(super) fn learn(
             learned.known.extend(known_for(candidate));
         }
     }
-    if is_navigation(request) && !context.is_frame {
-        learned.hosts = predictor.asked_hosts(context.url);
-    }
     let of_referrer = || {
         let referrer = request.fields.get("referer").map(text_of);
         context.page.map(Cow::Borrowed).or(referrer)
@@ -238,6 +239,11 @@ pub(super) fn record(
     let content_type = head.fields.get("content-type").map(text_of);
     if let Some(referrer) = &referrer {
         predictor.note_referrer(url, referrer);
+        // A link leads to a page of its own, which is no resource of the referrer.
+        if !is_navigation(request) && !is_prefetch(request) {
+            let browser = RequestHashes::of(&request.fields).browser();
+            predictor.note_asked_host(browser, referrer, url, true);
+        }
     }
     let is_scripted = ScriptFields::of(request).is_some();
     // The predictor counts a frame as data.

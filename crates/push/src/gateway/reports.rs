@@ -115,6 +115,11 @@ impl Gateway {
         if let (Fate::Used | Fate::Late, Some(lifetime)) = (fate, push.lifetime) {
             predictor.note_lifetime(&push.url, lifetime);
         }
+        let is_asked = matches!(fate, Fate::Used | Fate::Late | Fate::Validated);
+        if is_asked || !push.is_check {
+            let browser = push.asked.browser();
+            predictor.note_asked_host(browser, &push.page_url, &push.url, is_asked);
+        }
         match fate {
             Fate::Used | Fate::Late => predictor.used(&push.page_url, &push.url),
             // The browser needed the resource. The origin would have answered 304, so a push of the

@@ -21,7 +21,7 @@ use crate::fetch_standard::{is_framed, is_navigation, is_prefetch, is_revalidati
 use crate::hints::names_resources;
 use crate::response_rules::{CopyLifetime, KeptCopy, browser_reuse, copy_lifetime, is_redirect};
 use crate::url::{request_authority, request_url};
-use crate::wire::{url_hash, url_hash_of};
+use crate::wire::{RequestHashes, url_hash, url_hash_of};
 
 /// A response to GET, whose head has arrived.
 struct Answer<'a> {
@@ -265,6 +265,10 @@ impl Gateway {
             return (learned, returning);
         }
         learned.useless = predictor.useless_pushes(url);
+        if is_navigation(request) {
+            let browser = RequestHashes::of(&request.fields).browser();
+            learned.hosts = predictor.asked_hosts(browser, url);
+        }
         if self.companion.takes_checks() && is_navigation(request) {
             returning = Returning::of(predictor, url);
             returning.add_learned(predictor, &learned);

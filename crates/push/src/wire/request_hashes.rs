@@ -36,6 +36,12 @@ pub struct RequestHashes {
 }
 
 impl RequestHashes {
+    /// Returns a number that the requests of one browser share, as far as their fields show. Those
+    /// with `X-Requested-With` have another one.
+    pub const fn browser(self) -> u32 {
+        self.inherited
+    }
+
     /// Computes the hashes of a request's fields.
     pub fn of(fields: &Fields) -> Self {
         let hash = |names: &[&str]| {

@@ -96,6 +96,38 @@ fn hosts_of_the_users_earlier_visits_do_not_wait() {
 }
 
 #[test]
+fn link_field_names_resources_of_known_hosts() {
+    let page = html("").with("link", "<http://b.test/b.png>; rel=preload; as=image");
+    let mut pair = Pair::new(&[(PAGE, page)]);
+    let mut needs = Needs::default();
+    needs.asked_hosts = vec!["b.test"];
+    pair.predictor = Some(needs);
+    assert_eq!(pair.load(PAGE, NAVIGATION), [PAGE, "http://b.test/b.png"]);
+}
+
+#[test]
+fn requests_and_pushes_of_pages_show_the_hosts() {
+    let body = "<link rel=stylesheet href=//b.test/1.css><link rel=stylesheet href=//b.test/2.css>";
+    let mut pair = Pair::new(&[(PAGE, html(body))]);
+    pair.predictor = Some(Needs::default());
+    pair.load(PAGE, NAVIGATION);
+    pair.report(Fate::Used, "http://b.test/1.css");
+    pair.report(Fate::Wasted, "http://b.test/2.css");
+    let referer = ("referer", PAGE);
+    pair.load("http://c.test/link", &[NAVIGATION, &[referer]].concat());
+    let prefetch = [referer, ("purpose", "prefetch"), ("accept", "*/*")];
+    pair.load("http://c.test/later", &prefetch);
+    pair.load("http://c.test/i.png", &[referer, ("accept", "image/*")]);
+    let asked = pair.predictor.unwrap().asked;
+    let expected = [
+        "http://a.test/page > http://b.test/1.css true",
+        "http://a.test/page > http://b.test/2.css false",
+        "http://a.test/page > http://c.test/i.png true",
+    ];
+    assert_eq!(asked, expected);
+}
+
+#[test]
 fn hosts_of_a_public_suffix_are_foreign() {
     let body = "<img src=http://b.github.io/x.png><img src=http://i.a.github.io/y.png>";
     let mut pair = Pair::new(&[("http://a.github.io/page", html(body))]);

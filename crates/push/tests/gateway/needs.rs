@@ -1,6 +1,6 @@
 //! A predictor of scenes: it knows the resources that a scene names, and notes the outcomes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,8 @@ pub(crate) struct Needs {
     known_for: HashMap<&'static str, Duration>,
     /// The other hosts that the user's earlier visits requested.
     pub(crate) asked_hosts: Vec<&'static str>,
+    /// The requests and pushes of pages that were recorded, and whether they were of use.
+    pub(crate) asked: Vec<String>,
 }
 
 impl Needs {
@@ -197,7 +199,12 @@ impl Predictor for Needs {
         self.useless.of(Instant::now(), page, MISSING_USERS)
     }
 
-    fn asked_hosts(&mut self, _: &str) -> Vec<String> {
+    fn note_asked_host(&mut self, _: u32, page: &str, url: &str, is_asked: bool) {
+        let outcome = format!("{page} > {url} {is_asked}");
+        self.asked.push(outcome);
+    }
+
+    fn asked_hosts(&self, _: u32, _: &str) -> HashSet<String> {
         self.asked_hosts.iter().map(|&host| host.into()).collect()
     }
 

@@ -82,18 +82,20 @@ fn other_hosts_are_learned_for_one_user_only() {
             ..AutoConfig::default()
         };
         let learned = Learned::new(config, None).unwrap();
-        learned.note_asker("http://b.test/i.png", "http://a.test/");
-        learned.note_asker("http://a.test/own.png", "http://a.test/page");
-        assert_eq!(learned.asked_hosts("http://a.test/page"), expected);
-        assert_eq!(learned.asked_hosts("https://a.test/page"), [""; 0]);
-        for _ in 0..9 {
-            learned.used(1, "http://a.test/page", "http://b.test/j.png");
-            assert_eq!(learned.asked_hosts("http://a.test/other"), expected);
+        let hosts = |browser, document| {
+            let hosts = learned.asked_hosts(browser, document);
+            hosts.into_iter().collect::<Vec<_>>()
+        };
+        let note = |url, is_asked| learned.note_asked_host(5, "http://a.test/", url, is_asked);
+        note("http://b.test/i.png", true);
+        note("http://a.test/own.png", true);
+        assert_eq!(hosts(5, "http://a.test/page"), expected);
+        assert_eq!(hosts(6, "http://a.test/page"), [""; 0], "another browser");
+        assert_eq!(hosts(5, "https://a.test/page"), [""; 0]);
+        for _ in 0..99 {
+            note("http://b.test/j.png", false);
         }
-        for _ in 0..9 {
-            learned.asked_hosts("http://a.test/page");
-        }
-        assert_eq!(learned.asked_hosts("http://a.test/page"), [""; 0]);
+        assert_eq!(hosts(5, "http://a.test/page"), [""; 0]);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The process's predictor as one session uses it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use tandem_http::RequestHead;
@@ -116,7 +117,11 @@ impl Predictor for SessionPredictor<'_> {
         self.learned.is_validated(url)
     }
 
-    fn asked_hosts(&mut self, document: &str) -> Vec<String> {
-        self.learned.asked_hosts(document)
+    fn note_asked_host(&mut self, browser: u32, page: &str, url: &str, is_asked: bool) {
+        self.learned.note_asked_host(browser, page, url, is_asked);
+    }
+
+    fn asked_hosts(&self, browser: u32, document: &str) -> HashSet<String> {
+        self.learned.asked_hosts(browser, document)
     }
 }
