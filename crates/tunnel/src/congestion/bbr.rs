@@ -6,6 +6,9 @@
 //! [`LOSS_THRESHOLD`] of a round is congestion, and so is each mark of a router (ECN, RFC 9002
 //! section 7.1). It ends start-up and lowers the bound of the data in flight, which later rounds
 //! raise again.
+//!
+//! The estimate of a path that becomes slower falls only after ten rounds. A queue together with a
+//! low rate of delivery shows this earlier, and the window is smaller then ([`FALLEN_GAIN`]).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,6 +23,11 @@ const STARTUP_GAIN: f64 = 2.77;
 const DRAIN_GAIN: f64 = 0.35;
 /// The factor of the window over the bandwidth-delay product.
 const WINDOW_GAIN: f64 = 2.0;
+/// The same factor while a queue shows that the rate of the path has fallen. The bandwidth is still
+/// that of the rounds before, and all data beyond the path's product only wait or are lost.
+const FALLEN_GAIN: f64 = 1.25;
+/// The share of the bandwidth below which all rates of a round show that it has fallen.
+const FALLEN_SHARE: f64 = 0.75;
 /// The factor of the window over the bandwidth-delay product in start-up, without a pacing rate.
 const UNPACED_STARTUP: f64 = 2.0;
 /// The same factor after start-up. Its excess over one covers delayed acknowledgements, and lost
@@ -92,6 +100,14 @@ pub struct Bbr {
     /// Bytes that were delivered and lost in this round.
     delivered: u64,
     lost: u64,
+    /// The largest delivery rate of this round, and whether the sender limited one of its rates.
+    latest: u64,
+    is_limited: bool,
+    /// True if the round before delivered much less than the bandwidth.
+    has_fallen: bool,
+    /// The window since such a round, while it is below the usual one. A sender that paces by its
+    /// window does not use it, since its window is small enough.
+    fallen: Option<u64>,
     /// True if a router has marked a packet in this round.
     is_marked: bool,
     /// The most bytes in flight that the path took without much loss.
@@ -120,6 +136,10 @@ impl Bbr {
             is_full: false,
             delivered: 0,
             lost: 0,
+            latest: 0,
+            is_limited: false,
+            has_fallen: false,
+            fallen: None,
             is_marked: false,
             bound: None,
             ceiling: None,
@@ -132,6 +152,12 @@ impl Bbr {
     /// Returns the bytes that may be in flight, for a sender that paces as [`Self::pacing_rate`]
     /// says.
     pub(crate) fn window(&self) -> u64 {
+        let window = self.bounded_window();
+        window.min(self.fallen.unwrap_or(u64::MAX).max(self.minimum()))
+    }
+
+    /// Returns the bytes that may be in flight, whether the rate has fallen or not.
+    fn bounded_window(&self) -> u64 {
         let bounded = self
             .bound
             .map_or(self.window, |bound| self.window.min(bound));
@@ -151,10 +177,10 @@ impl Bbr {
             State::Startup => UNPACED_STARTUP,
             State::Drain => 1.0,
             State::Cruise { phase, .. } => CYCLE[phase].max(1.0) * UNPACED_CRUISE,
-            State::ProbeRtt { .. } => return self.window(),
+            State::ProbeRtt { .. } => return self.bounded_window(),
         };
         if self.bandwidth() == 0 {
-            return self.window();
+            return self.bounded_window();
         }
         let least = if self.is_full {
             0
@@ -162,7 +188,8 @@ impl Bbr {
             self.least_of_startup()
         };
         let target = self.product(gain) + 3 * self.segment;
-        self.window().min(target.max(least)).max(self.minimum())
+        let window = self.bounded_window();
+        window.min(target.max(least)).max(self.minimum())
     }
 
     /// Begins with this initial window.
@@ -275,6 +302,7 @@ impl Bbr {
         self.delivered += sample.acked;
         if sample.round_start {
             self.rounds += 1;
+            self.judge_rate();
             self.judge_losses(sample.in_flight);
         }
         self.measure(sample);
@@ -286,6 +314,10 @@ impl Bbr {
     }
 
     fn measure(&mut self, sample: &AckSample) {
+        if let Some(rate) = sample.rate {
+            self.latest = self.latest.max(rate.bytes_per_second);
+            self.is_limited |= rate.app_limited;
+        }
         if let Some(rate) = sample.rate
             && (!rate.app_limited || rate.bytes_per_second > self.bandwidth())
         {
@@ -310,6 +342,15 @@ impl Bbr {
         {
             self.min_rtt = Some((sample.now, rtt));
         }
+    }
+
+    /// Judges by the rates of the round that has ended whether the path has become slower.
+    fn judge_rate(&mut self) {
+        let latest = std::mem::take(&mut self.latest);
+        let is_limited = std::mem::take(&mut self.is_limited);
+        let least = FALLEN_SHARE * self.bandwidth() as f64;
+        let is_known = self.is_full && !is_limited && latest > 0;
+        self.has_fallen = is_known && (latest as f64) < least;
     }
 
     /// Judges the losses and the marks of the round that has ended.
@@ -435,6 +476,7 @@ impl Bbr {
 
     fn grow(&mut self, sample: &AckSample) {
         let has_queue = has_queue(sample);
+        let before = self.window;
         let target = self.product(if self.is_full || has_queue {
             WINDOW_GAIN
         } else {
@@ -461,6 +503,22 @@ impl Bbr {
             self.window = self.window.min(ceiling);
         }
         self.window = self.window.max(self.minimum());
+        self.follow_fall(sample, has_queue, before);
+    }
+
+    /// Sets the window after a fall of the rate. Once the queue is gone, or the estimate has
+    /// followed, it grows to the usual window again.
+    fn follow_fall(&mut self, sample: &AckSample, has_queue: bool, before: u64) {
+        let is_low = self.is_full && self.has_fallen && has_queue;
+        if !is_low && self.fallen.is_none() {
+            return;
+        }
+        let grown = self.fallen.unwrap_or(before) + sample.acked;
+        let most = match is_low {
+            true => self.product(FALLEN_GAIN) + 2 * self.segment,
+            false => u64::MAX,
+        };
+        self.fallen = Some(grown.min(most)).filter(|window| *window < self.window);
     }
 }
 

@@ -283,6 +283,28 @@ fn bbr_follows_a_rate_that_grows() {
     assert!(goodput > 9.5, "{before} Mbit/s, and {goodput} afterwards");
 }
 
+/// The rate of a mobile link falls and grows, and its queue is deep.
+#[test]
+fn bbr_keeps_the_queue_of_a_mobile_link_short() {
+    const LTE: &str = include_str!("../../../../experiments/traces/lte-down.steps");
+    let link = LinkConfig {
+        delay: 30 * MS,
+        rate: Rate::Trace(Trace::parse(LTE).expect("a trace").into()),
+        ..link(60, 0.0)
+    };
+    let mut path = Path::new(&config(Coupling::Coupled, Algorithm::Bbr), &link, 1);
+    let bulk = Bulk::new(&mut path, 1);
+    bulk.run(&mut path, 4000 * MS);
+    let (mut sum, mut carried) = (Duration::ZERO, 0.0);
+    for _ in 0..400 {
+        carried += bulk.run(&mut path, 100 * MS);
+        sum += path.client.tunnel.rtt().expect("a round trip");
+    }
+    let (goodput, round_trip) = (carried / 400.0, sum / 400);
+    assert!(goodput > 6.9, "{goodput} Mbit/s");
+    assert!(round_trip < 300 * MS, "{round_trip:?}");
+}
+
 /// A lost segment keeps the bytes after it in the send buffer for at least another round trip.
 #[test]
 fn one_stream_fills_a_fast_satellite_with_losses() {

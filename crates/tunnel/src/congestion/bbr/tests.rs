@@ -197,3 +197,36 @@ fn bbr_repeats_no_probe_into_a_queue() {
     let gains = gains(&mut bbr, 11, 12, rate, 40 * MS);
     assert!(gains.iter().all(|gain| *gain <= 123), "{gains:?}");
 }
+
+/// Returns the window after two rounds with this rate of delivery and this queue.
+fn window_after(rate: u64, queue: Duration, app_limited: bool) -> u64 {
+    let mut bbr = cruising();
+    for round in 11..=12 {
+        let mut sample = ack(100 * MS * round, rate, 90 * SEGMENT);
+        sample.acked = 100 * SEGMENT;
+        sample.rtt = sample.rtt.map(|rtt| rtt + queue);
+        sample.rate = sample.rate.map(|rate| DeliveryRate {
+            app_limited,
+            ..rate
+        });
+        bbr.on_ack(&sample);
+    }
+    bbr.window()
+}
+
+#[test]
+fn bbr_lowers_its_window_once_a_rate_has_fallen() {
+    assert_eq!(window_after(300_000, 60 * MS, false), 127_000);
+    let full = 202_000;
+    assert_eq!(
+        window_after(300_000, Duration::ZERO, false),
+        full,
+        "no queue"
+    );
+    assert_eq!(window_after(900_000, 60 * MS, false), full, "others' queue");
+    assert_eq!(
+        window_after(300_000, 60 * MS, true),
+        full,
+        "little was sent"
+    );
+}
