@@ -101,6 +101,12 @@ pub(crate) struct KeptCopy {
 }
 
 impl KeptCopy {
+    /// A copy that must be validated before each use.
+    pub(crate) const OLD: Self = Self {
+        until: 0,
+        has_validator: true,
+    };
+
     /// Returns the copy of a response that arrives at `unix_time`; `None` if no cache can use one.
     pub(crate) fn of(head: &ResponseHead, unix_time: u64) -> Option<Self> {
         let policy = stored_policy(head);

@@ -18,6 +18,7 @@ use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy, val
 use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_preload::Need;
 
+use super::client_cache::SiteNumber;
 use super::fetch::{PushStream, PushTarget};
 use super::output::{Order, Output, PushError};
 use super::page_copies::PageCopies;
@@ -27,7 +28,7 @@ use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
 use super::visitors::visited_site;
 use crate::client::not_modified;
-use crate::response_rules::{CopyLifetime, browser_reuse, may_be_pushed};
+use crate::response_rules::{CopyLifetime, KeptCopy, may_be_pushed};
 use crate::url;
 use crate::wire::NEXT_PAGE_FIELD;
 
@@ -85,7 +86,7 @@ impl Gateway {
             names_host |= copies.note_host(request);
         }
         let is_evidence = validation::validates_copy(&request.fields)
-            && !self.cache.has_received(hash)
+            && !self.has_sent(hash, request)
             && !RequestPolicy::of(&request.fields).wants_validation();
         let age = lifetime.filter(|_| is_evidence).map(|it| it.rest);
         let is_older = age.is_some_and(|age| self.visitors.note_age(&visited_site(request), age));
@@ -116,7 +117,8 @@ impl Gateway {
             let own_hosts = &copies.hosts;
             let is_due = |(hash, copy): &mut (u32, CachedCopy)| {
                 let host = url::authority(&copy.need.url);
-                let is_received = cache.has_received(*hash) && !unreported.contains_key(hash);
+                let is_received = cache.has_received(*hash, || SiteNumber::of(&copies.site))
+                    && !unreported.contains_key(hash);
                 let is_stale = match is_received {
                     true => cache.is_validatable(*hash),
                     false => age.is_some_and(|age| is_old(copy.lifetime, age)),
@@ -261,11 +263,11 @@ impl Gateway {
         let (target, is_next) = (fetch.target.clone(), fetch.is_next);
         let (hash, asked) = (target.hash, target.asked);
         let unix_time = self.clock.unix_time(now);
-        let (reuse, receipt) = (browser_reuse(head, unix_time), Receipt::at(unix_time));
+        let (copy, receipt) = (KeptCopy::of(head, unix_time), Receipt::at(unix_time));
         if let Some(push) = self.unreported.get_mut(&hash)
             && push.fetch == id
         {
-            push.reuse = Some(reuse);
+            push.copy = copy;
         }
         if let Some(request) = fetch.request.take()
             && !head.fields.contains("set-cookie")

@@ -8,6 +8,7 @@ use tandem_http::{RequestHead, ResponseHead, Scheme};
 use tandem_preload::{Kind, split};
 
 use super::changed_cookies::ChangedBy;
+use super::client_cache::SiteNumber;
 use super::document::Purpose;
 use super::fetch::{MAX_PUSH_BYTES, PushStream};
 use super::fetch_phase::{FetchPhase, Passage, Start};
@@ -183,9 +184,12 @@ impl Gateway {
             return reuse;
         };
         fetch.reported = delivery != Delivery::Withheld;
-        self.cache.note_answer(fetch.target.hash, reuse);
-        if let (Some(page), Some(visits)) = (self.pages.get(fetch.page), &self.visits) {
-            let copy = KeptCopy::of(head, unix_time).filter(|_| is_kept);
+        let copy = KeptCopy::of(head, unix_time).filter(|_| is_kept);
+        let page = self.pages.get(fetch.page);
+        let document = page.map_or(&*fetch.target.url, Page::document_url);
+        let site = SiteNumber::of_authority(authority(document));
+        self.cache.note_answer(fetch.target.hash, copy, site);
+        if let (Some(page), Some(visits)) = (page, &self.visits) {
             let url = &fetch.target.url;
             visits.lock().note_copy(page.url(), url, copy);
         }

@@ -25,6 +25,7 @@ use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Kind;
 
 use super::claims::{Allowances, RELEASED_PER_CLAIM, Trust};
+use super::client_cache::SiteNumber;
 use super::fetch::{Fetch, PushStream};
 use super::fetch_phase::{FetchPhase, Released};
 use super::output::Output;
@@ -33,7 +34,7 @@ use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
 use super::visitors::{gets_first_cookie, has_no_sign, is_first_visit, visited_site};
 use crate::fetch_standard::is_navigation;
-use crate::response_rules::Reuse;
+use crate::response_rules::{KeptCopy, Reuse};
 use crate::site::{is_same_site, site_of};
 use crate::url;
 
@@ -60,7 +61,7 @@ impl Gateway {
     /// pages are held from now on. `hash` is that of the URL.
     pub(super) fn note_signs(&mut self, request: &RequestHead, hash: u32, head: &ResponseHead) {
         if validation::validates_copy(&request.fields) {
-            if !self.cache.has_received(hash) {
+            if !self.has_sent(hash, request) {
                 let site = visited_site(request);
                 // A client without a companion would never release the bodies.
                 if self.companion.client_reports() {
@@ -196,8 +197,9 @@ impl Gateway {
             false => self.counts.wasted_bytes += push.bytes,
         }
         // The browser's copy is as good as the response that confirmed it.
-        let reuse = push.reuse.unwrap_or(Reuse::Validate);
-        self.cache.note_answer(hash, reuse);
+        let copy = push.copy.unwrap_or(KeptCopy::OLD);
+        let site = SiteNumber::of_authority(url::authority(&push.page_url));
+        self.cache.note_answer(hash, Some(copy), site);
         // A report on a head that was not sent is wrong, and its promise may still wait for a
         // stream.
         let fetch = self.fetches.get_mut(push.fetch);

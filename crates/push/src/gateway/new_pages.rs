@@ -120,7 +120,7 @@ impl Gateway {
         if self.is_visit(id) {
             self.begin_own_visit(page, head);
         }
-        self.promise_last_visit(now, page, again);
+        self.promise_last_visit(page, again);
         self.promise(page, named);
         self.promise_learned(page, learned);
         debug_assert!(self.pages.get(page).is_some(), "its stream is open");

@@ -11,6 +11,7 @@ use std::time::Instant;
 use tandem_http::RequestHead;
 use tandem_preload::{Need, Referrer};
 
+use super::client_cache::SiteNumber;
 use super::own_needs::is_top_level;
 use super::revisits::UsedNeeds;
 use super::session::Gateway;
@@ -19,7 +20,7 @@ use super::table::{FetchId, PageId, ResponseId};
 use super::visits::Visits;
 use crate::fetch_standard::{is_navigation, is_prefetch};
 use crate::response_rules::KeptCopy;
-use crate::url::request_url;
+use crate::url::{authority, request_url};
 use crate::wire::url_hash_of;
 
 impl Gateway {
@@ -61,7 +62,7 @@ impl Gateway {
         let Some((policy, needs)) = needs else {
             return;
         };
-        let needs = self.note_copies(now, needs);
+        let needs = self.note_copies(&url, needs);
         let treatment = self.treat(now, &url, request, &needs);
         if let Some(response) = self.responses.get_mut(id) {
             response.treatment = treatment;
@@ -89,11 +90,11 @@ impl Gateway {
     }
 
     /// Notes the copies that the browser may have of the needs of a last visit.
-    fn note_copies(&mut self, now: Instant, needs: UsedNeeds) -> Vec<Need> {
-        let unix_time = self.clock.unix_time(now);
+    fn note_copies(&mut self, page: &str, needs: UsedNeeds) -> Vec<Need> {
+        let site = SiteNumber::of_authority(authority(page));
         for (need, copy) in &needs {
             if let (Some(hash), Some(copy)) = (url_hash_of(&need.url), copy) {
-                self.cache.note_answer(hash, copy.reuse(unix_time));
+                self.cache.note_answer(hash, Some(*copy), site);
             }
         }
         needs.into_iter().map(|(need, _)| need).collect()
@@ -143,14 +144,12 @@ impl Gateway {
     }
 
     /// Promises the needs of a page's last visit that waited for its head.
-    pub(super) fn promise_last_visit(
-        &mut self,
-        now: Instant,
-        id: PageId,
-        last: Option<(Referrer, UsedNeeds)>,
-    ) {
+    pub(super) fn promise_last_visit(&mut self, id: PageId, last: Option<(Referrer, UsedNeeds)>) {
         let Some((policy, needs)) = last else { return };
-        let mut needs = self.note_copies(now, needs);
+        let Some(url) = self.pages.get(id).map(|page| Arc::clone(page.url())) else {
+            return;
+        };
+        let mut needs = self.note_copies(&url, needs);
         let Some(page) = self.pages.get(id) else {
             return;
         };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tandem_http::{Method, RequestHead};
 use tandem_preload::Need;
 
+use super::client_cache::SiteNumber;
 use super::document::{DocumentReader, Purpose};
 use super::fetch::{Fetch, PushStream, PushTarget};
 use super::fetch_phase::FetchPhase;
@@ -29,6 +30,8 @@ enum Source {
 /// The facts about a promise besides its target.
 struct PromisedFor {
     page_url: Arc<str>,
+    /// The site of its document.
+    site: SiteNumber,
     response: ResponseId,
     fetch: FetchId,
     is_check: bool,
@@ -277,6 +280,7 @@ impl Gateway {
         page.know(&need.url);
         page.fetches += 1;
         let (page_url, response) = (Arc::clone(page.url()), page.response);
+        let site = SiteNumber::of_authority(url::authority(page.document_url()));
         let is_next = page.leads_on;
         let priority = push_priority(need.urgency);
         let fetch = self.fetches.insert(Fetch {
@@ -310,6 +314,7 @@ impl Gateway {
             target,
             PromisedFor {
                 page_url,
+                site,
                 response,
                 fetch,
                 is_check,
@@ -340,6 +345,7 @@ impl Gateway {
     fn note_promise(&mut self, target: PushTarget, promised: PromisedFor) {
         let PromisedFor {
             page_url,
+            site,
             response,
             fetch,
             is_check,
@@ -351,7 +357,7 @@ impl Gateway {
         }
         // A check gives the browser nothing new.
         if !is_check {
-            self.cache.note_promise(target.hash);
+            self.cache.note_promise(target.hash, site);
         }
         let push = Unreported {
             url: target.url,
@@ -360,7 +366,7 @@ impl Gateway {
             is_next,
             response,
             superseded: None,
-            reuse: None,
+            copy: None,
             needs_waiting: false,
             lifetime: None,
             fetch,

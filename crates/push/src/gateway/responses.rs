@@ -8,6 +8,7 @@ use tandem_http::cache::{RequestPolicy, SiteData, clears, validation};
 use tandem_http::{Method, RequestHead, ResponseHead};
 
 use super::changed_cookies::ChangedBy;
+use super::client_cache::SiteNumber;
 use super::document::DocumentReader;
 use super::learning::{has_unknown_length, note_copies, take_named};
 use super::new_pages::Needs;
@@ -19,7 +20,7 @@ use super::table::{PageId, ResponseId};
 use super::visitors::visited_site;
 use crate::fetch_standard::{is_framed, is_navigation, is_prefetch, is_revalidation};
 use crate::hints::names_resources;
-use crate::response_rules::{CopyLifetime, KeptCopy, browser_reuse, copy_lifetime, is_redirect};
+use crate::response_rules::{CopyLifetime, KeptCopy, copy_lifetime, is_redirect};
 use crate::url::{request_authority, request_url};
 use crate::wire::{RequestHashes, url_hash, url_hash_of};
 
@@ -63,6 +64,7 @@ impl Gateway {
         let hash = url_hash(request);
         if takes_pushes {
             self.knows_client = true;
+            self.cache.set_time(self.clock.unix_time(now));
             let is_visit = is_navigation(request) && !is_prefetch(request);
             if is_visit && !self.is_frame(now, request) {
                 self.next.leave();
@@ -174,7 +176,7 @@ impl Gateway {
             takes_pushes,
             shows_age: takes_pushes
                 && validation::validates_copy(&request.fields)
-                && !self.cache.has_received(hash),
+                && !self.has_sent(hash, &request),
         };
         if takes_pushes {
             self.note_answer(now, &answer, head);
@@ -228,9 +230,11 @@ impl Gateway {
         }
         if head.status == 200 || (head.status == 304 && answer.lifetime.is_some()) {
             let unix_time = self.clock.unix_time(now);
-            self.cache.note_answer(hash, browser_reuse(head, unix_time));
+            let copy = KeptCopy::of(head, unix_time);
+            let site = SiteNumber::of(&visited_site(request));
+            self.cache.note_answer(hash, copy, site);
             self.note_own_need(now, request, head);
-            self.note_own_copy(request, KeptCopy::of(head, unix_time));
+            self.note_own_copy(request, copy);
         }
         if let Some(url) = request_url(request) {
             self.note_content_policies(now, &url, request, head);
@@ -361,13 +365,20 @@ impl Gateway {
         }
     }
 
+    /// Returns whether the browser received a URL in this session for the site of a request, and
+    /// has a copy.
+    pub(super) fn has_sent(&self, hash: u32, request: &RequestHead) -> bool {
+        let site = || SiteNumber::of(&visited_site(request));
+        self.cache.has_received(hash, site)
+    }
+
     /// Handles a plain request for a resource that the client has received: the client has lost its
     /// cache, or is another browser. All resources may then be sent again, including those that the
     /// last page did without.
     fn detect_cache_loss(&mut self, request: &RequestHead, hash: u32) {
         let revalidates =
             || is_revalidation(request) || RequestPolicy::of(&request.fields).wants_validation();
-        if self.cache.is_empty() || !self.cache.has_received(hash) || revalidates() {
+        if self.cache.is_empty() || !self.has_sent(hash, request) || revalidates() {
             return;
         }
         // Without a report, the promise was lost on the way, as promises of redirects are over
@@ -376,7 +387,7 @@ impl Gateway {
             self.cache.forget(hash);
             return;
         }
-        self.cache = Default::default();
+        self.cache.clear();
         if let Some(visits) = &self.visits {
             visits.lock().forget_copies();
         }

@@ -30,7 +30,7 @@ use super::table::{FetchId, PageId, ResponseId, Table};
 use super::viewed_page::NextPages;
 use super::visitors::Visitors;
 use super::visits::Visits;
-use crate::response_rules::{CopyLifetime, Reuse};
+use crate::response_rules::{CopyLifetime, KeptCopy};
 use crate::url;
 use crate::wire::{OPENED_FIELD, OpenedList, RequestHashes, Treatment};
 
@@ -77,8 +77,8 @@ pub(super) struct Unreported {
     pub(super) response: ResponseId,
     /// The held fetch of the same resource that this promise replaced.
     pub(super) superseded: Option<FetchId>,
-    /// The use that a browser's cache can make of the response, once its head has come.
-    pub(super) reuse: Option<Reuse>,
+    /// The copy that a browser's cache keeps of a check's response, once its head has come.
+    pub(super) copy: Option<KeptCopy>,
     /// True if the head has come, and the client uses it only for a request that waits already.
     pub(super) needs_waiting: bool,
     /// The lifetime of copies of the response, if its head has shown it.

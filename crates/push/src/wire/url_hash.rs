@@ -23,7 +23,7 @@ fn hash_parts(scheme: &str, authority: &str, path: &str) -> u32 {
 
 /// Computes the FNV-1a hash with 32 bits. Both proxies must agree on it, so it is part of the wire
 /// format.
-pub(super) fn fnv1a(bytes: impl Iterator<Item = u8>) -> u32 {
+pub(crate) fn fnv1a(bytes: impl Iterator<Item = u8>) -> u32 {
     bytes.fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     })

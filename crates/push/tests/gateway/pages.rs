@@ -8,7 +8,9 @@ use tandem_push::wire::Fate;
 use crate::origin::{page, redirect};
 use crate::pair::Pair;
 use crate::scene::{Scene, head};
-use crate::{NAVIGATION, asked_of, fresh_image, html, image};
+use crate::{FRESH, NAVIGATION, asked_of, fresh_image, html, image};
+
+const OF_PAGE: &[(&str, &str)] = &[("referer", "http://a.test/page")];
 
 #[test]
 fn page_and_style_sheets_are_pushed_whole() {
@@ -126,6 +128,50 @@ fn lost_cache_is_filled_again() {
         ["http://a.test/c.png", "http://a.test/d.png"],
         "the page's other image follows"
     );
+}
+
+/// A page whose script requests data that caches keep for two minutes, without a validator.
+fn page_with_data() -> Pair {
+    let mut pair = Pair::new(&[
+        ("http://a.test/page", html("<img src=c.png>")),
+        ("http://a.test/c.png", fresh_image()),
+        (
+            "http://a.test/data",
+            page("application/json", "1").with("cache-control", "max-age=120"),
+        ),
+    ]);
+    assert_eq!(pair.load("http://a.test/page", NAVIGATION).len(), 2);
+    pair.report(Fate::Used, "http://a.test/c.png");
+    pair.load("http://a.test/data", OF_PAGE);
+    pair
+}
+
+#[test]
+fn expired_copy_without_validator_shows_no_lost_cache() {
+    for (wait, expected) in [(30, 2), (130, 1)] {
+        let mut pair = page_with_data();
+        pair.pass(Duration::from_secs(wait));
+        pair.load("http://a.test/data", OF_PAGE);
+        let again = pair.load("http://a.test/page", NAVIGATION);
+        assert_eq!(again.len(), expected, "after {wait} s");
+    }
+}
+
+/// Browsers keep a cache for each site, so a resource of both sites is requested twice.
+#[test]
+fn request_for_another_site_shows_no_lost_cache() {
+    let shared = "http://cdn.test/lib.js";
+    for (referrer, expected) in [("http://a.test/page", 2), ("http://b.test/page", 1)] {
+        let mut pair = page_with_data();
+        pair.serve(
+            shared,
+            page("text/javascript", "").with("cache-control", FRESH),
+        );
+        pair.load(shared, OF_PAGE);
+        pair.load(shared, &[("referer", referrer)]);
+        let again = pair.load("http://a.test/page", NAVIGATION);
+        assert_eq!(again.len(), expected, "{referrer}");
+    }
 }
 
 #[test]
