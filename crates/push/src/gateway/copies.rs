@@ -28,7 +28,8 @@ use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
 use super::visitors::visited_site;
 use crate::client::not_modified;
-use crate::response_rules::{CopyLifetime, KeptCopy, may_be_pushed};
+use crate::response_rules::{CopyLifetime, KeptCopy, Reuse, may_be_pushed};
+use crate::site::site_of;
 use crate::url;
 use crate::wire::NEXT_PAGE_FIELD;
 
@@ -66,6 +67,33 @@ impl Gateway {
             self.collect_page(oldest);
         }
         self.check_copies(false);
+    }
+
+    /// Returns the use of a push's response that a claim shows. A copy without a validator that is
+    /// as old as the others of its site has expired. The browser requests the resource then,
+    /// whatever else it has, as if no cache could keep it.
+    pub(super) fn evident_reuse(
+        &self,
+        now: Instant,
+        id: FetchId,
+        head: &ResponseHead,
+        reuse: Reuse,
+    ) -> Reuse {
+        let unix_time = self.clock.unix_time(now);
+        let copy = KeptCopy::of(head, unix_time).filter(|copy| !copy.has_validator);
+        let fetch = self.fetches.get(id);
+        let page = fetch.and_then(|fetch| self.pages.get(fetch.page));
+        let (Some(copy), Some(page)) = (copy, page) else {
+            return reuse;
+        };
+        let site = site_of(url::authority(page.document_url()));
+        let rest = Duration::from_secs(copy.until.saturating_sub(unix_time));
+        let lifetime = CopyLifetime { whole: rest, rest };
+        let age = self.visitors.age(&site);
+        match age.is_some_and(|age| is_old(lifetime, age)) {
+            true => Reuse::Never,
+            false => reuse,
+        }
     }
 
     /// Forgets all copies.

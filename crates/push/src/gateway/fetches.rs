@@ -100,6 +100,7 @@ impl Gateway {
         };
         let reuse = self.note_fetched(now, id, head, delivery, predictor);
         if head.status == 200 {
+            let reuse = self.evident_reuse(now, id, head, reuse);
             self.note_reuse(now, id, reuse);
         }
         self.begin_push(now, id, head);

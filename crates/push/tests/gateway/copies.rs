@@ -346,6 +346,29 @@ fn claim_that_crosses_a_check_gets_the_body() {
     }
 }
 
+/// A claim of data whose copy has expired shows no lack of the images, whose copies have not.
+#[test]
+fn claim_of_an_expired_copy_releases_no_bodies() {
+    const DATA: &str = "http://a.test/data.js";
+    const LONG: &str = "http://a.test/long.png";
+    let long = page("image/png", "x").with("cache-control", "max-age=31536000");
+    for (lifetime, released) in [("max-age=3600", 0), ("max-age=31536000", 1)] {
+        let body = "<script src=data.js></script><img src=long.png><img src=hour.png>";
+        let mut pair = returning_to(page("text/html", body).with("etag", "\"new\""));
+        let data = page("text/javascript", "").with("cache-control", lifetime);
+        pair.serve(DATA, data);
+        pair.serve(LONG, long.clone());
+        pair.browse_for(LOADED, PAGE, CONDITIONAL);
+        pair.browse_for(LOADED, HOURLY, COPY);
+        pair.take_asked();
+        pair.report(Fate::Late, DATA);
+        pair.run_for(LOADED);
+        let asked = asked(&mut pair);
+        let bodies = asked.iter().filter(|it| **it == get(LONG)).count();
+        assert_eq!(bodies, released, "{lifetime}: {asked:?}");
+    }
+}
+
 #[test]
 fn lost_cache_ends_all_checks() {
     let mut pair = returning_to(unmodified());
