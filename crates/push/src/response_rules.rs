@@ -37,7 +37,7 @@ pub fn may_be_handed_over(head: &ResponseHead) -> bool {
 
 /// Returns whether a response is for the user of a request, or acts on the user's data. Early
 /// responses do neither.
-fn depends_on_user(head: &ResponseHead) -> bool {
+pub(crate) fn depends_on_user(head: &ResponseHead) -> bool {
     vary::depends_on(&head.fields, "cookie")
         || vary::depends_on(&head.fields, "authorization")
         || head.fields.contains("clear-site-data")

@@ -22,7 +22,7 @@ use crate::fetch_standard::{
     ScriptFields, has_only_browser_fields, is_navigation, is_prefetch, wants_one_format,
 };
 use crate::next_pages::NextPage;
-use crate::response_rules::CopyLifetime;
+use crate::response_rules::{CopyLifetime, depends_on_user};
 use crate::scripts::DataFields;
 use crate::wire::{RequestHashes, url_hash_of};
 
@@ -147,13 +147,15 @@ pub(super) fn is_learnable(request: &RequestHead) -> bool {
 }
 
 /// Returns whether a response may be a page, or a resource of use for other users. A resource that
-/// must not be stored, such as a counter's pixel, serves only a request that waits already.
+/// must not be stored, such as a counter's pixel, serves only a request that waits already. One
+/// that depends on the user serves no other, so a push of it would only delay the browser's
+/// request.
 pub(super) fn is_reusable(request: &RequestHead, head: &ResponseHead) -> bool {
     let content_type = head.fields.get("content-type").unwrap_or_default();
     let is_document = is_navigation(request) || content_type.starts_with(b"text/html");
-    is_document
-        || !head.fields.contains("cache-control")
-        || !CacheControl::of(&head.fields).no_store
+    let forbids_storage =
+        head.fields.contains("cache-control") && CacheControl::of(&head.fields).no_store;
+    is_document || !(forbids_storage || depends_on_user(head))
 }
 
 /// The facts about a response that neither its request nor its head contains.
@@ -475,6 +477,22 @@ mod tests {
             no_store,
             ("content-type", "text/html; charset=utf-8")
         ]));
+    }
+
+    #[test]
+    fn resource_of_one_user_is_not_reusable() {
+        let of = |vary: &str, content_type: &str| {
+            let mut head = ResponseHead::new(200);
+            head.fields = [("vary", vary), ("content-type", content_type)]
+                .into_iter()
+                .collect();
+            is_reusable(&RequestHead::get(Scheme::Http, "a", "/"), &head)
+        };
+        for vary in ["Cookie", "accept-encoding, authorization"] {
+            assert!(!of(vary, "application/json"), "{vary}");
+            assert!(of(vary, "text/html"), "a page names others");
+        }
+        assert!(of("accept-encoding", "application/json"));
     }
 
     #[derive(Default)]
