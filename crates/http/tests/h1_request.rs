@@ -521,6 +521,21 @@ fn limits() {
         "a,".repeat(4)
     );
     assert_eq!(parse(&named), Err(BadRequest::Head(BadHead::TooManyFields)));
+    let wide = Limits {
+        head: 1 << 20,
+        fields: 1 << 15,
+        ..Limits::default()
+    };
+    for (options, expected) in [(200, true), (201, false)] {
+        let connection = "a,".repeat(options);
+        let text = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {connection}\r\n\r\n");
+        let parsed = parse_request(text.as_bytes(), Scheme::Http, &wide);
+        assert_eq!(
+            parsed.is_ok(),
+            expected,
+            "each option is compared with each field"
+        );
+    }
     let name = format!(
         "GET / HTTP/1.1\r\nHost: a\r\n{}: b\r\n\r\n",
         "n".repeat(300)

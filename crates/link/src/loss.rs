@@ -106,7 +106,7 @@ impl FromStr for Loss {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let Some((kind, rest)) = text.split_once(':') else {
             // Some programs read `1` as 1 %, which here would lose every packet.
-            if text.trim() == "1" {
+            if !text.contains('%') && text.trim().parse() == Ok(1.0) {
                 return Err(ConfigError::Text {
                     what: "loss",
                     text: text.into(),
@@ -246,7 +246,7 @@ mod tests {
         let all = Loss::Independent(1.0);
         assert_eq!(all.to_string().parse(), Ok(all));
         for text in [
-            "1", "ge:1%", "every:0", "every:x", "exp:2", "often:1", "110%",
+            "1", "1.0", "ge:1%", "every:0", "every:x", "exp:2", "often:1", "110%",
         ] {
             text.parse::<Loss>().expect_err(text);
         }

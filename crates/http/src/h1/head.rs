@@ -12,6 +12,8 @@ use crate::message::{content_length, is_framing_lookalike, is_token};
 
 /// The length of the longest field name taken. The longest one registered has 44 bytes.
 pub(super) const MAX_NAME: usize = 256;
+/// The largest number of options in `Connection`. Each is compared with each field.
+const MAX_OPTIONS: usize = 200;
 /// Upper bound of [`Limits::head`], so that offsets within [`Fields`] fit.
 const MAX_HEAD: usize = 16 << 20;
 /// A cookie value shorter than this could be guessed whole through a compression context (RFC 7541
@@ -410,7 +412,7 @@ impl<'a> Sorter<'a> {
                 self.named.push(option);
             }
         }
-        if self.named.len() > self.limit {
+        if self.named.len() > self.limit.min(MAX_OPTIONS) {
             Err(BadHead::TooManyFields)
         } else {
             Ok(())

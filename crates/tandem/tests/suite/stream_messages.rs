@@ -134,6 +134,22 @@ fn stream_without_trailers_ends_the_content() {
 }
 
 #[test]
+fn stream_awaits_trailers_for_a_short_time() {
+    let stage = |_: Exchange| {
+        Reply::generate(|mut sink| async move {
+            let mut head = ResponseHead::new(200);
+            head.fields.push("content-length", "4");
+            sink.send(Part::Head(head)).await;
+            sink.send(Part::Data(Bytes::from_static(b"page"))).await;
+            tokio::time::pause();
+            std::future::pending().await
+        })
+    };
+    let (parts, error) = parts_of(stage, page(&[("te", "trailers")]), Body::empty());
+    assert_eq!((error, content(&parts)), (None, (b"page".to_vec(), None)));
+}
+
+#[test]
 fn stream_carries_heads_of_many_fields() {
     let names: Vec<_> = (0..1500).map(|number| format!("x-{number}")).collect();
     let many: Vec<_> = names.iter().map(|name| (name.as_str(), "1")).collect();

@@ -21,6 +21,10 @@ use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Part, Sink};
 use crate::session::Interim;
 
+/// The time limit of the trailers behind content of known length. A peer sends them with the end of
+/// the content.
+const LAST_CHUNK_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The time limit of the reads on one connection.
 ///
 /// The timer is not set again for each read, because that costs more than the read's other work.
@@ -177,17 +181,22 @@ impl ResponseReader<'_> {
         Ok(())
     }
 
-    /// Reads the trailers that follow content of known length, as a last chunk. The end of the
-    /// stream in its place means that there are none.
+    /// Reads the trailers that follow content of known length, as a last chunk. The content is whole
+    /// already, so the end of the stream or a long wait in its place means that there are none.
     async fn last_chunk<R: AsyncRead + Unpin>(
         &mut self,
         path: &mut R,
     ) -> Result<Option<Fields>, Error> {
         let mut decoder = Decoder::new(Framing::Chunked);
         let mut has_begun = false;
+        self.timeout = self.timeout.min(LAST_CHUNK_TIMEOUT);
+        *self.timer = ReadTimer::default();
         while !decoder.is_done() {
             if self.input.is_empty() {
-                self.input = self.read(path, buffers::ReadSize::Later).await?;
+                self.input = match self.read(path, buffers::ReadSize::Later).await {
+                    Err(error) if error.kind == Kind::Timeout && !has_begun => return Ok(None),
+                    read => read?,
+                };
             }
             match self.input.is_empty() {
                 true if has_begun => return Err(ended_in_body()),
