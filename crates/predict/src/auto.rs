@@ -394,6 +394,21 @@ impl Auto {
             .collect()
     }
 
+    /// Returns whether at least a fifth of the visits to a page, and enough users, requested a
+    /// resource.
+    #[must_use]
+    pub fn is_resource(&self, page: &str, url: &str) -> bool {
+        let (Some(page), Some(url)) = (self.store.find(page), self.store.find(url)) else {
+            return false;
+        };
+        let context = self.store.at(page).contexts[0];
+        context != NONE
+            && self
+                .store
+                .known(context, self.least_users())
+                .any(|entry| entry.url == url && entry.rate.p >= LEAST_CHANCE)
+    }
+
     /// Returns the resources that visits to a page may request, with the share of the visits that
     /// do: those of the page if several loads have shown them, else those of its kind and its site.
     /// A fifth of a known page's loads must request a resource, and enough users. It changes

@@ -6,6 +6,9 @@
 //! browser for a while. Responses differ between users: the count begins again once as many users
 //! got a response that may be kept. Fewer users change nothing for the others, so an outcome
 //! reveals no visit of a single user.
+//!
+//! A second table counts the pushes that browsers had no use for, such as images out of sight and
+//! the larger ones of several sizes. A request or a used push is the opposite outcome there.
 
 use std::time::{Duration, Instant};
 
@@ -14,6 +17,9 @@ use tandem_predict::ids::IdMap;
 
 /// The time for which a resource is left to the browser after the last miss of another user.
 const PERIOD: Duration = Duration::from_hours(1);
+
+/// The same after a push without a use. A request ends it sooner.
+const WASTE_PERIOD: Duration = Duration::from_hours(24);
 
 /// The number of pages in a table. A table that is full starts again.
 const MAX_PAGES: usize = 1 << 12;
@@ -25,9 +31,19 @@ const MAX_RESOURCES: usize = 64;
 const MAX_USERS: usize = 4;
 
 /// The useless pushes of pages, by numbers of the pages.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct UselessTable {
     pages: IdMap<u64, Vec<Missed>>,
+    period: Duration,
+}
+
+impl Default for UselessTable {
+    fn default() -> Self {
+        Self {
+            pages: IdMap::default(),
+            period: PERIOD,
+        }
+    }
 }
 
 /// A resource whose pushes were of no use.
@@ -56,6 +72,14 @@ pub struct Outcome {
 }
 
 impl UselessTable {
+    /// Creates a table of pushes that browsers had no use for.
+    pub fn of_waste() -> Self {
+        Self {
+            period: WASTE_PERIOD,
+            ..Self::default()
+        }
+    }
+
     /// Notes the outcome of a push. `least_users` different users change an answer, and never
     /// fewer.
     pub fn note(&mut self, now: Instant, outcome: Outcome, least_users: u8) {
@@ -74,7 +98,7 @@ impl UselessTable {
         }
         let missed = self.pages.entry(page).or_default();
         missed.retain(|it| now < it.until);
-        let until = now + PERIOD;
+        let until = now + self.period;
         let at = missed.iter().position(|it| it.url == url);
         let at = at.or_else(|| {
             (missed.len() < MAX_RESOURCES).then(|| {

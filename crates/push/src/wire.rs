@@ -46,5 +46,5 @@ pub use opened::{MAX_OPENED_LIST, OPENED_FIELD, OpenedList};
 pub use report::{Fate, Report, ReportReader};
 pub use request_hashes::{ASKED_AS_FIELD, ASKED_FIELD, RequestHashes};
 pub use treatment::{PUSH_FIELD, Treatment};
-pub use url_hash::url_hash;
-pub(crate) use url_hash::{fnv1a, url_hash_of};
+pub(crate) use url_hash::fnv1a;
+pub use url_hash::{url_hash, url_hash_of};

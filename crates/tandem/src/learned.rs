@@ -23,11 +23,13 @@ use tandem_push::asked_hosts::AskedHosts;
 use tandem_push::gateway::CopyLifetime;
 use tandem_push::next_pages::{NextPage, NextTable};
 use tandem_push::scripts::{DataFields, ScriptTable};
-use tandem_push::useless_pushes::{Outcome, UselessTable};
+use tandem_push::useless_pushes::UselessTable;
 
 use crate::files::{beside, replace_private, without_links};
 
 use crate::users::Users;
+
+mod page_tables;
 
 /// The interval between two writes of the state file.
 const SAVE_EVERY: Duration = Duration::from_secs(600);
@@ -103,6 +105,8 @@ pub struct Learned {
     next_pages: Mutex<NextTable>,
     /// The pushes of no use, by the secret hashes of the pages' URLs.
     useless_pushes: Mutex<UselessTable>,
+    /// The pushes that browsers had no use for, in the same way.
+    wasted_pushes: Mutex<UselessTable>,
     /// The other hosts that pages request, by the secret hashes of browsers and origins. It stays
     /// empty if there are several users.
     asked_hosts: Mutex<AskedHosts>,
@@ -157,6 +161,7 @@ impl Learned {
             scripts: Mutex::default(),
             next_pages: Mutex::default(),
             useless_pushes: Mutex::default(),
+            wasted_pushes: Mutex::new(UselessTable::of_waste()),
             asked_hosts: Mutex::default(),
             began,
             file,
@@ -223,38 +228,6 @@ impl Learned {
         let (scheme, authority, _) =
             split(url).filter(|_| own.contains(&self.secret.hash_one(url)))?;
         Some(format!("{scheme}://{authority}/"))
-    }
-
-    /// Notes whether a page had use for a URL of another origin, if all sessions are of one user.
-    /// `browser` is a number that a browser's requests share.
-    pub fn note_asked_host(&self, browser: u32, page: &str, url: &str, is_asked: bool) {
-        if self.config.min_users > 1 || is_of_same_origin(url, page) {
-            return;
-        }
-        if let (Some((scheme, authority, _)), Some((_, host, _))) = (split(page), split(url)) {
-            let origin = self.secret.hash_one((browser, scheme, authority));
-            let mut table = self.asked_table();
-            match is_asked {
-                true => table.note_asked(origin, host),
-                false => table.note_useless(origin, host),
-            }
-        }
-    }
-
-    /// Returns the other hosts from which a document is expected to request resources, if all
-    /// sessions belong to one user.
-    pub fn asked_hosts(&self, browser: u32, document: &str) -> HashSet<String> {
-        let Some((scheme, authority, _)) = split(document).filter(|_| self.config.min_users <= 1)
-        else {
-            return HashSet::new();
-        };
-        let origin = self.secret.hash_one((browser, scheme, authority));
-        self.asked_table().of(origin).map(str::to_owned).collect()
-    }
-
-    fn asked_table(&self) -> MutexGuard<'_, AskedHosts> {
-        let asked_hosts = self.asked_hosts.lock();
-        asked_hosts.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes the lifetime of copies of a URL in a browser's cache.
@@ -343,31 +316,6 @@ impl Learned {
     fn next_table(&self) -> MutexGuard<'_, NextTable> {
         let next_pages = self.next_pages.lock();
         next_pages.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes the outcome of a push that was made for a user's page. `url` is the hash of its URL.
-    pub fn note_push(&self, page: &str, user: u64, url: u32, is_useless: bool) {
-        let outcome = Outcome {
-            page: self.secret.hash_one(page),
-            user,
-            url,
-            is_useless,
-        };
-        let least_users = self.config.min_users;
-        let table = &mut self.useless_table();
-        table.note(Instant::now(), outcome, least_users);
-    }
-
-    /// Returns the hashes of the URLs whose pushes were of no use to enough users of a page.
-    pub fn useless_pushes(&self, page: &str) -> Vec<u32> {
-        let number = self.secret.hash_one(page);
-        let table = self.useless_table();
-        table.of(Instant::now(), number, self.config.min_users)
-    }
-
-    fn useless_table(&self) -> MutexGuard<'_, UselessTable> {
-        let useless_pushes = self.useless_pushes.lock();
-        useless_pushes.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// See [`Auto::resources`].

@@ -30,6 +30,16 @@ fn auto_offers_current_assets_only() {
 }
 
 #[test]
+fn resource_is_one_that_enough_users_requested() {
+    for (visits, expected) in [(2, false), (3, true)] {
+        let auto = taught(3, visits);
+        assert_eq!(auto.is_resource(PAGE, ASSETS[0]), expected, "{visits}");
+        assert!(!auto.is_resource(PAGE, "http://shop.example/other.png"));
+        assert!(!auto.is_resource("http://shop.example/unknown", ASSETS[0]));
+    }
+}
+
+#[test]
 fn resources_of_a_page_depend_on_no_session() {
     let auto = taught(3, 30);
     let before = auto.save();

@@ -120,6 +120,9 @@ impl Gateway {
             let browser = push.asked.browser();
             predictor.note_asked_host(browser, &push.page_url, &push.url, is_asked);
         }
+        if !push.is_check && (push.begun || is_asked) {
+            predictor.note_waste(&push.page_url, &push.url, !is_asked);
+        }
         match fate {
             Fate::Used | Fate::Late => predictor.used(&push.page_url, &push.url),
             // The browser needed the resource. The origin would have answered 304, so a push of the

@@ -428,6 +428,13 @@ impl Gateway {
             document: self.document_of_scripts(id, request, head),
             named_by_scripts: self.config.named_by_scripts,
         };
+        let referrer = request.fields.get("referer");
+        let referrer = referrer.and_then(|referrer| std::str::from_utf8(referrer).ok());
+        if let Some(page) = page.as_deref().or(referrer)
+            && !is_navigation(request)
+        {
+            predictor.note_waste(page, url, false);
+        }
         let needs = predictor::learn(predictor, context, request, head);
         if let Some(response) = self.responses.get_mut(id) {
             response.unsized_body = has_unknown_length(head).then_some(0);

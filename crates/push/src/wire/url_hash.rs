@@ -11,7 +11,7 @@ pub fn url_hash(request: &RequestHead) -> u32 {
 }
 
 /// Returns the hash of a normalised URL; `None` for other text.
-pub(crate) fn url_hash_of(url: &str) -> Option<u32> {
+pub fn url_hash_of(url: &str) -> Option<u32> {
     let (scheme, authority, path) = split(url)?;
     Some(hash_parts(scheme, authority, path))
 }

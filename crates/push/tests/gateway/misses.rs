@@ -378,3 +378,50 @@ fn untaken_promise_of_a_series_makes_room() {
     assert_eq!(others.len(), 1);
     assert_eq!(scene.begun(), others);
 }
+
+/// Returns the resources that are pushed to a new visitor, after visits of `users` other users
+/// whose browsers used the first image only.
+fn pushed_after(users: u64, known: &[(&'static str, u64)], later: &[(&str, &str)]) -> Vec<String> {
+    let body = "<img src=/used.png><img src=/big.png loading=lazy><img src=/rare.png>";
+    let mut needs = Needs::of_copies(PAGE, known);
+    for user in 0..users {
+        let mut pair = Pair::new(&[(PAGE, html(body))]);
+        needs.user = user;
+        pair.predictor = Some(needs);
+        pair.load(PAGE, NAVIGATION);
+        pair.report(Fate::Used, "http://a.test/used.png");
+        for wasted in ["big.png", "rare.png"] {
+            pair.report(Fate::Wasted, &format!("http://a.test/{wasted}"));
+        }
+        for (url, referer) in later {
+            pair.load(url, &[("referer", referer), ("accept", "image/*")]);
+        }
+        pair.run();
+        needs = pair.predictor.expect("it was set above");
+    }
+    let mut pair = Pair::new(&[(PAGE, html(body))]);
+    needs.user = users;
+    pair.predictor = Some(needs);
+    let mut asked = pair.load(PAGE, NAVIGATION);
+    asked.retain(|url| url != PAGE);
+    asked
+}
+
+#[test]
+fn resources_that_no_browser_uses_are_left_to_it() {
+    let all = ["big.png", "rare.png", "used.png"].map(|name| format!("http://a.test/{name}"));
+    assert_eq!(pushed_after(2, &[], &[]), all, "too few users");
+    assert_eq!(pushed_after(3, &[], &[]), ["http://a.test/used.png"]);
+    let known = [("http://a.test/rare.png", 60)];
+    assert_eq!(
+        pushed_after(3, &known, &[]),
+        all[1..].to_vec(),
+        "browsers may hold it"
+    );
+    let requests = [("http://a.test/big.png", PAGE)];
+    assert_eq!(
+        pushed_after(3, &[], &requests),
+        [all[0].clone(), all[2].clone()],
+        "it was requested"
+    );
+}

@@ -40,6 +40,7 @@ pub(crate) struct Needs {
     /// The fields of requests for data, by the hashes of their URLs, and the user who sends them.
     scripts: ScriptTable,
     useless: UselessTable,
+    wasted: UselessTable,
     pub(crate) user: u64,
     /// The times for which resources have been known.
     known_for: HashMap<&'static str, Duration>,
@@ -194,9 +195,24 @@ impl Predictor for Needs {
         self.useless.note(Instant::now(), outcome, MISSING_USERS);
     }
 
+    fn note_waste(&mut self, page: &str, url: &str, is_wasted: bool) {
+        if is_wasted && self.resources.contains(&url) {
+            return;
+        }
+        let outcome = Outcome {
+            page: number(page),
+            user: self.user,
+            url: url_hash(&request(url, &[])),
+            is_useless: is_wasted,
+        };
+        self.wasted.note(Instant::now(), outcome, MISSING_USERS);
+    }
+
     fn useless_pushes(&self, page: &str) -> Vec<u32> {
-        let page = number(page);
-        self.useless.of(Instant::now(), page, MISSING_USERS)
+        let (page, now) = (number(page), Instant::now());
+        let mut useless = self.useless.of(now, page, MISSING_USERS);
+        useless.extend(self.wasted.of(now, page, MISSING_USERS));
+        useless
     }
 
     fn note_asked_host(&mut self, _: u32, page: &str, url: &str, is_asked: bool) {

@@ -100,6 +100,26 @@ fn other_hosts_are_learned_for_one_user_only() {
 }
 
 #[test]
+fn waste_of_enough_users_is_useless() {
+    let config = AutoConfig {
+        min_users: 2,
+        ..AutoConfig::default()
+    };
+    let learned = Learned::new(config, None).unwrap();
+    let (page, url) = ("http://a.test/page", "http://a.test/big.png");
+    let hash = tandem_push::wire::url_hash_of(url).unwrap();
+    learned.note_waste(page, 1, url, true);
+    learned.note_waste(page, 1, url, true);
+    assert!(learned.useless_pushes(page).is_empty(), "one user");
+    learned.note_waste(page, 2, url, true);
+    assert_eq!(learned.useless_pushes(page), [hash]);
+    for (user, expected) in [(3, &[hash][..]), (4, &[])] {
+        learned.note_waste(page, user, url, false);
+        assert_eq!(learned.useless_pushes(page), expected, "{user}");
+    }
+}
+
+#[test]
 fn link_to_the_state_stays_a_link() {
     let folder = std::env::temp_dir().join(format!("tandem-linked-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -101,6 +101,10 @@ impl Predictor for SessionPredictor<'_> {
         self.learned.note_push(page, self.user, url, is_useless);
     }
 
+    fn note_waste(&mut self, page: &str, url: &str, is_wasted: bool) {
+        self.learned.note_waste(page, self.user, url, is_wasted);
+    }
+
     fn useless_pushes(&self, page: &str) -> Vec<u32> {
         self.learned.useless_pushes(page)
     }

@@ -1,0 +1,100 @@
+//! The knowledge about the pushes of pages beside the predictor: those of no use, and the other
+//! hosts that pages request.
+
+use std::collections::HashSet;
+use std::hash::BuildHasher;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tandem_preload::split;
+use tandem_push::asked_hosts::AskedHosts;
+use tandem_push::useless_pushes::{Outcome, UselessTable};
+use tandem_push::wire::url_hash_of;
+
+use super::{Learned, is_of_same_origin};
+
+impl Learned {
+    /// Notes the outcome of a push that was made for a user's page. `url` is the hash of its URL.
+    pub fn note_push(&self, page: &str, user: u64, url: u32, is_useless: bool) {
+        let outcome = Outcome {
+            page: self.secret.hash_one(page),
+            user,
+            url,
+            is_useless,
+        };
+        let least_users = self.config.min_users;
+        let table = &mut self.useless_table();
+        table.note(Instant::now(), outcome, least_users);
+    }
+
+    /// Notes whether a user's browser had no use for a resource of a page. Resources that visits to
+    /// the page usually request are no waste.
+    pub fn note_waste(&self, page: &str, user: u64, url: &str, is_wasted: bool) {
+        let Some(hash) = url_hash_of(url) else {
+            return;
+        };
+        if is_wasted && self.lock().is_resource(page, url) {
+            return;
+        }
+        let outcome = Outcome {
+            page: self.secret.hash_one(page),
+            user,
+            url: hash,
+            is_useless: is_wasted,
+        };
+        let least_users = self.config.min_users;
+        let table = &mut self.wasted_table();
+        table.note(Instant::now(), outcome, least_users);
+    }
+
+    /// Returns the hashes of the URLs whose pushes were of no use to enough users of a page.
+    pub fn useless_pushes(&self, page: &str) -> Vec<u32> {
+        let (number, now) = (self.secret.hash_one(page), Instant::now());
+        let least_users = self.config.min_users;
+        let mut useless = self.useless_table().of(now, number, least_users);
+        useless.extend(self.wasted_table().of(now, number, least_users));
+        useless
+    }
+
+    fn wasted_table(&self) -> MutexGuard<'_, UselessTable> {
+        let wasted_pushes = self.wasted_pushes.lock();
+        wasted_pushes.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn useless_table(&self) -> MutexGuard<'_, UselessTable> {
+        let useless_pushes = self.useless_pushes.lock();
+        useless_pushes.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes whether a page had use for a URL of another origin, if all sessions are of one user.
+    /// `browser` is a number that a browser's requests share.
+    pub fn note_asked_host(&self, browser: u32, page: &str, url: &str, is_asked: bool) {
+        if self.config.min_users > 1 || is_of_same_origin(url, page) {
+            return;
+        }
+        if let (Some((scheme, authority, _)), Some((_, host, _))) = (split(page), split(url)) {
+            let origin = self.secret.hash_one((browser, scheme, authority));
+            let mut table = self.asked_table();
+            match is_asked {
+                true => table.note_asked(origin, host),
+                false => table.note_useless(origin, host),
+            }
+        }
+    }
+
+    /// Returns the other hosts from which a document is expected to request resources, if all
+    /// sessions belong to one user.
+    pub fn asked_hosts(&self, browser: u32, document: &str) -> HashSet<String> {
+        let Some((scheme, authority, _)) = split(document).filter(|_| self.config.min_users <= 1)
+        else {
+            return HashSet::new();
+        };
+        let origin = self.secret.hash_one((browser, scheme, authority));
+        self.asked_table().of(origin).map(str::to_owned).collect()
+    }
+
+    fn asked_table(&self) -> MutexGuard<'_, AskedHosts> {
+        let asked_hosts = self.asked_hosts.lock();
+        asked_hosts.unwrap_or_else(PoisonError::into_inner)
+    }
+}
