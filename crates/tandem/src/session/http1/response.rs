@@ -181,8 +181,9 @@ impl ResponseReader<'_> {
         Ok(())
     }
 
-    /// Reads the trailers that follow content of known length, as a last chunk. The content is whole
-    /// already, so the end of the stream or a long wait in its place means that there are none.
+    /// Reads the trailers that follow content of known length, as a last chunk. The content is
+    /// whole already, so the end of the stream or a long wait in its place means that there are
+    /// none.
     async fn last_chunk<R: AsyncRead + Unpin>(
         &mut self,
         path: &mut R,
