@@ -1,5 +1,5 @@
-//! Messages of the session `streams` over a carrier in memory: they carry what those of the other
-//! sessions do.
+//! Messages of the session `streams` over a carrier in memory, with the parts of those of the other
+//! sessions.
 
 use std::collections::VecDeque;
 use std::future::ready;

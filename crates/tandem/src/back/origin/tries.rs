@@ -115,7 +115,7 @@ impl Origin {
     }
 }
 
-/// Says why a request that the origin has refused is not repeated, and what helps.
+/// Names the reason for which a refused request is not repeated, and the remedy.
 fn explain_lost_body(error: Error) -> Error {
     if error.kind != Kind::Http11Required {
         return error;
