@@ -394,19 +394,19 @@ impl Auto {
             .collect()
     }
 
-    /// Returns whether at least a fifth of the visits to a page, and enough users, requested a
-    /// resource.
-    #[must_use]
-    pub fn is_resource(&self, page: &str, url: &str) -> bool {
-        let (Some(page), Some(url)) = (self.store.find(page), self.store.find(url)) else {
-            return false;
-        };
-        let context = self.store.at(page).contexts[0];
-        context != NONE
-            && self
-                .store
-                .known(context, self.least_users())
-                .any(|entry| entry.url == url && entry.rate.p >= LEAST_CHANCE)
+    /// Returns the resources that at least a fifth of the visits to a page, and enough users,
+    /// requested.
+    pub fn needed(&self, page: &str) -> impl Iterator<Item = &str> {
+        let page = self
+            .store
+            .find(page)
+            .map(|id| self.store.at(id).contexts[0]);
+        let context = page.filter(|&context| context != NONE);
+        let known = context.map(|context| self.store.known(context, self.least_users()));
+        let likely = known.into_iter().flatten();
+        likely
+            .filter(|entry| entry.rate.p >= LEAST_CHANCE)
+            .map(|entry| &*self.store.at(entry.url).name)
     }
 
     /// Returns the resources that visits to a page may request, with the share of the visits that

@@ -21,7 +21,8 @@ const PERIOD: Duration = Duration::from_hours(1);
 /// The same after a push without a use. A request ends it sooner.
 const WASTE_PERIOD: Duration = Duration::from_hours(24);
 
-/// The number of pages in a table. A table that is full starts again.
+/// The number of pages in a table. A table that is full drops the pages without a counted miss, and
+/// starts again if there are none.
 const MAX_PAGES: usize = 1 << 12;
 
 /// The number of resources that are counted for one page.
@@ -53,7 +54,7 @@ struct Missed {
     url: u32,
     /// The users that met a miss.
     users: Crowd<MAX_USERS>,
-    /// The users that got a response that may be kept, since the first miss.
+    /// The users that got a response that may be kept, or used the resource, since the first miss.
     served: Crowd<MAX_USERS>,
     until: Instant,
 }
@@ -67,7 +68,7 @@ pub struct Outcome {
     pub user: u64,
     /// The hash of the URL of the pushed resource.
     pub url: u32,
-    /// True if the push cost its origin a request for nothing.
+    /// True if the push cost its origin a request for nothing, or the browser had no use for it.
     pub is_useless: bool,
 }
 
@@ -94,7 +95,11 @@ impl UselessTable {
             page, user, url, ..
         } = outcome;
         if self.pages.len() >= MAX_PAGES && !self.pages.contains_key(&page) {
-            self.pages.clear();
+            self.pages
+                .retain(|_, missed| missed.iter().any(|it| now < it.until));
+            if self.pages.len() >= MAX_PAGES {
+                self.pages.clear();
+            }
         }
         let missed = self.pages.entry(page).or_default();
         missed.retain(|it| now < it.until);
@@ -214,5 +219,15 @@ mod tests {
             table.note(now, outcome, 3);
             assert!(table.pages.len() <= MAX_PAGES);
         }
+    }
+
+    #[test]
+    fn waste_counts_for_a_day() {
+        let (mut table, now) = (UselessTable::of_waste(), Instant::now());
+        for user in [7, 8, 9] {
+            note(&mut table, now, user, 5, true);
+        }
+        assert_eq!(table.of(now + PERIOD, 1, 3), [5]);
+        assert_eq!(table.of(now + WASTE_PERIOD, 1, 3), []);
     }
 }

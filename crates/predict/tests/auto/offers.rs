@@ -30,12 +30,12 @@ fn auto_offers_current_assets_only() {
 }
 
 #[test]
-fn resource_is_one_that_enough_users_requested() {
-    for (visits, expected) in [(2, false), (3, true)] {
+fn needed_resources_are_those_that_enough_users_requested() {
+    for (visits, expected) in [(2, 0), (3, ASSETS.len())] {
         let auto = taught(3, visits);
-        assert_eq!(auto.is_resource(PAGE, ASSETS[0]), expected, "{visits}");
-        assert!(!auto.is_resource(PAGE, "http://shop.example/other.png"));
-        assert!(!auto.is_resource("http://shop.example/unknown", ASSETS[0]));
+        assert_eq!(auto.needed(PAGE).count(), expected, "{visits}");
+        assert!(auto.needed(PAGE).all(|url| ASSETS.contains(&url)));
+        assert_eq!(auto.needed("http://shop.example/unknown").count(), 0);
     }
 }
 

@@ -134,12 +134,21 @@ impl ClientCache {
     /// Returns whether the browser surely received this URL for a page of this site, and still has
     /// a copy. A plain request for it then shows that the cache was lost.
     pub(super) fn has_received(&self, url: u32, site: impl FnOnce() -> SiteNumber) -> bool {
-        let is_kept = |entry: &Entry| {
-            let later = self.unix_time() + CLOCK_TOLERANCE;
-            entry.holding != Holding::Unsure && entry.holding.reuse(later) != Reuse::Never
-        };
-        let entry = self.get(url).filter(is_kept);
+        let entry = self.kept(url);
         entry.is_some_and(|entry| entry.site == site()) || self.is_earlier(url)
+    }
+
+    /// Returns whether the browser surely received this URL for a page of any site, and still has a
+    /// copy.
+    pub(super) fn was_sent(&self, url: u32) -> bool {
+        self.kept(url).is_some() || self.is_earlier(url)
+    }
+
+    fn kept(&self, url: u32) -> Option<Entry> {
+        let later = self.unix_time() + CLOCK_TOLERANCE;
+        self.get(url).filter(|entry| {
+            entry.holding != Holding::Unsure && entry.holding.reuse(later) != Reuse::Never
+        })
     }
 
     /// Records that a push of this URL is promised for a page of this site.

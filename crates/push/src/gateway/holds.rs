@@ -79,6 +79,9 @@ impl Gateway {
         for page in self.pages.values_mut() {
             if site_of(url::authority(page.document_url())) == site {
                 page.hold.get_or_insert_default();
+                let of_page = |push: &&mut Unreported| push.page_url == *page.url();
+                let pushes = self.unreported.values_mut().filter(of_page);
+                pushes.for_each(|push| push.shows_need = false);
             }
         }
     }

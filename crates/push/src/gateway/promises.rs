@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tandem_http::{Method, RequestHead};
-use tandem_preload::Need;
+use tandem_preload::{Kind, Need};
 
 use super::client_cache::SiteNumber;
 use super::document::{DocumentReader, Purpose};
@@ -36,6 +36,7 @@ struct PromisedFor {
     fetch: FetchId,
     is_check: bool,
     is_next: bool,
+    shows_need: bool,
 }
 
 impl Gateway {
@@ -282,6 +283,7 @@ impl Gateway {
         let (page_url, response) = (Arc::clone(page.url()), page.response);
         let site = SiteNumber::of_authority(url::authority(page.document_url()));
         let is_next = page.leads_on;
+        let shows_need = page.hold.is_none() && need.kind != Kind::Document && !is_check;
         let priority = push_priority(need.urgency);
         let fetch = self.fetches.insert(Fetch {
             page: id,
@@ -319,6 +321,7 @@ impl Gateway {
                 fetch,
                 is_check,
                 is_next,
+                shows_need,
             },
         );
         let promise = Promise {
@@ -350,6 +353,7 @@ impl Gateway {
             fetch,
             is_check,
             is_next,
+            shows_need,
         } = promised;
         match is_next {
             true => self.counts.next_promised += 1,
@@ -374,6 +378,7 @@ impl Gateway {
             promised: None,
             sets: None,
             begun: false,
+            shows_need,
             bytes: 0,
         };
         if let Some(replaced) = self.unreported.insert(target.hash, push) {

@@ -115,12 +115,15 @@ impl Gateway {
         if let (Fate::Used | Fate::Late, Some(lifetime)) = (fate, push.lifetime) {
             predictor.note_lifetime(&push.url, lifetime);
         }
+        // A cancelled push says nothing about the browser: the client had no room for it.
         let is_asked = matches!(fate, Fate::Used | Fate::Late | Fate::Validated);
-        if is_asked || !push.is_check {
+        let is_left = fate == Fate::Wasted && push.begun && push.shows_need;
+        if is_asked || is_left {
             let browser = push.asked.browser();
             predictor.note_asked_host(browser, &push.page_url, &push.url, is_asked);
         }
-        if !push.is_check && (push.begun || is_asked) {
+        // A response that serves a waiting request only is counted by `misses`.
+        if is_asked || (is_left && !push.needs_waiting) {
             predictor.note_waste(&push.page_url, &push.url, !is_asked);
         }
         match fate {

@@ -378,13 +378,16 @@ impl Gateway {
     fn detect_cache_loss(&mut self, request: &RequestHead, hash: u32) {
         let revalidates =
             || is_revalidation(request) || RequestPolicy::of(&request.fields).wants_validation();
-        if self.cache.is_empty() || !self.has_sent(hash, request) || revalidates() {
+        if self.cache.is_empty() || revalidates() {
             return;
         }
         // Without a report, the promise was lost on the way, as promises of redirects are over
         // SPDY. The browser's cache is intact.
-        if self.unreported.remove(&hash).is_some() {
+        if self.cache.was_sent(hash) && self.unreported.remove(&hash).is_some() {
             self.cache.forget(hash);
+            return;
+        }
+        if !self.has_sent(hash, request) {
             return;
         }
         self.cache.clear();
@@ -431,7 +434,8 @@ impl Gateway {
         let referrer = request.fields.get("referer");
         let referrer = referrer.and_then(|referrer| std::str::from_utf8(referrer).ok());
         if let Some(page) = page.as_deref().or(referrer)
-            && !is_navigation(request)
+            && (!is_navigation(request) || context.is_frame)
+            && !is_prefetch(request)
         {
             predictor.note_waste(page, url, false);
         }

@@ -89,6 +89,8 @@ pub(super) struct Unreported {
     pub(super) sets: Option<Box<NewCookies>>,
     /// True if the request of the push was made.
     pub(super) begun: bool,
+    /// True if a new browser gets the push, which leaves it aside only if it needs no such resource.
+    pub(super) shows_need: bool,
     /// The bytes of its body so far.
     pub(super) bytes: u64,
 }

@@ -381,7 +381,12 @@ fn untaken_promise_of_a_series_makes_room() {
 
 /// Returns the resources that are pushed to a new visitor, after visits of `users` other users
 /// whose browsers used the first image only.
-fn pushed_after(users: u64, known: &[(&'static str, u64)], later: &[(&str, &str)]) -> Vec<String> {
+fn pushed_after(
+    users: u64,
+    fate: Fate,
+    known: &[(&'static str, u64)],
+    later: &[(&str, &str)],
+) -> Vec<String> {
     let body = "<img src=/used.png><img src=/big.png loading=lazy><img src=/rare.png>";
     let mut needs = Needs::of_copies(PAGE, known);
     for user in 0..users {
@@ -390,8 +395,8 @@ fn pushed_after(users: u64, known: &[(&'static str, u64)], later: &[(&str, &str)
         pair.predictor = Some(needs);
         pair.load(PAGE, NAVIGATION);
         pair.report(Fate::Used, "http://a.test/used.png");
-        for wasted in ["big.png", "rare.png"] {
-            pair.report(Fate::Wasted, &format!("http://a.test/{wasted}"));
+        for unused in ["big.png", "rare.png"] {
+            pair.report(fate, &format!("http://a.test/{unused}"));
         }
         for (url, referer) in later {
             pair.load(url, &[("referer", referer), ("accept", "image/*")]);
@@ -410,17 +415,26 @@ fn pushed_after(users: u64, known: &[(&'static str, u64)], later: &[(&str, &str)
 #[test]
 fn resources_that_no_browser_uses_are_left_to_it() {
     let all = ["big.png", "rare.png", "used.png"].map(|name| format!("http://a.test/{name}"));
-    assert_eq!(pushed_after(2, &[], &[]), all, "too few users");
-    assert_eq!(pushed_after(3, &[], &[]), ["http://a.test/used.png"]);
+    assert_eq!(
+        pushed_after(2, Fate::Wasted, &[], &[]),
+        all,
+        "too few users"
+    );
+    assert_eq!(
+        pushed_after(3, Fate::Wasted, &[], &[]),
+        ["http://a.test/used.png"]
+    );
+    let cancelled = pushed_after(3, Fate::Cancelled, &[], &[]);
+    assert_eq!(cancelled, all, "the clients had no room");
     let known = [("http://a.test/rare.png", 60)];
     assert_eq!(
-        pushed_after(3, &known, &[]),
+        pushed_after(3, Fate::Wasted, &known, &[]),
         all[1..].to_vec(),
         "browsers may hold it"
     );
     let requests = [("http://a.test/big.png", PAGE)];
     assert_eq!(
-        pushed_after(3, &[], &requests),
+        pushed_after(3, Fate::Wasted, &[], &requests),
         [all[0].clone(), all[2].clone()],
         "it was requested"
     );

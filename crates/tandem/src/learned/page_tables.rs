@@ -33,7 +33,7 @@ impl Learned {
         let Some(hash) = url_hash_of(url) else {
             return;
         };
-        if is_wasted && self.lock().is_resource(page, url) {
+        if is_wasted && self.lock().needed(page).any(|needed| needed == url) {
             return;
         }
         let outcome = Outcome {
@@ -52,7 +52,15 @@ impl Learned {
         let (number, now) = (self.secret.hash_one(page), Instant::now());
         let least_users = self.config.min_users;
         let mut useless = self.useless_table().of(now, number, least_users);
-        useless.extend(self.wasted_table().of(now, number, least_users));
+        let mut wasted = self.wasted_table().of(now, number, least_users);
+        if !wasted.is_empty() {
+            // The Referer of a request may be a style sheet or an origin. The predictor knows the
+            // page nevertheless.
+            let auto = self.lock();
+            let needed: HashSet<u32> = auto.needed(page).filter_map(url_hash_of).collect();
+            wasted.retain(|hash| !needed.contains(hash));
+        }
+        useless.extend(wasted);
         useless
     }
 

@@ -318,6 +318,8 @@ impl Bbr {
             self.latest = self.latest.max(rate.bytes_per_second);
             self.is_limited |= rate.app_limited;
         }
+        // A probe of the round trip lowers the rate by itself.
+        self.is_limited |= matches!(self.state, State::ProbeRtt { .. });
         if let Some(rate) = sample.rate
             && (!rate.app_limited || rate.bytes_per_second > self.bandwidth())
         {

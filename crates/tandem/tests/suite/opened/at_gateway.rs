@@ -299,12 +299,13 @@ fn gateway_pushes_resources_of_opened_pages() {
                 ),
                 _ => ("image/png", path.clone()),
             };
+            // The response of the page causes the next request, at another thread.
+            tell.send((path, flights, cookie)).unwrap();
             client.send(format!(
                 "HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
                  Cache-Control: max-age=600\r\n\r\n{body}",
                 body.len()
             ));
-            tell.send((path, flights, cookie)).unwrap();
         }
     });
     let public = Public::new("gateway-push");
