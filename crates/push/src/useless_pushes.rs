@@ -230,4 +230,23 @@ mod tests {
         assert_eq!(table.of(now + PERIOD, 1, 3), [5]);
         assert_eq!(table.of(now + WASTE_PERIOD, 1, 3), []);
     }
+
+    #[test]
+    fn full_table_keeps_pages_with_counted_misses() {
+        let (mut table, now) = (UselessTable::default(), Instant::now());
+        let miss = |page| Outcome {
+            page,
+            user: 7,
+            url: 5,
+            is_useless: true,
+        };
+        for page in 1..MAX_PAGES as u64 {
+            table.note(now, miss(page), 1);
+        }
+        let later = now + PERIOD / 2;
+        table.note(later, miss(0), 1);
+        table.note(now + PERIOD, miss(MAX_PAGES as u64), 1);
+        assert_eq!(table.of(now + PERIOD, 0, 1), [5]);
+        assert_eq!(table.pages.len(), 2);
+    }
 }

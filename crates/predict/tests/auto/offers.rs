@@ -30,7 +30,7 @@ fn auto_offers_current_assets_only() {
 }
 
 #[test]
-fn needed_resources_are_those_that_enough_users_requested() {
+fn needed_resources_are_those_of_enough_users() {
     for (visits, expected) in [(2, 0), (3, ASSETS.len())] {
         let auto = taught(3, visits);
         assert_eq!(auto.needed(PAGE).count(), expected, "{visits}");

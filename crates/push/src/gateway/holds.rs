@@ -18,6 +18,7 @@
 //! response that must not be stored waits for its request too. A client can use such a response
 //! only if the request waits when the head arrives.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tandem_http::cache::validation;
@@ -79,11 +80,18 @@ impl Gateway {
         for page in self.pages.values_mut() {
             if site_of(url::authority(page.document_url())) == site {
                 page.hold.get_or_insert_default();
-                let of_page = |push: &&mut Unreported| push.page_url == *page.url();
-                let pushes = self.unreported.values_mut().filter(of_page);
-                pushes.for_each(|push| push.shows_need = false);
             }
         }
+        let is_of_site = |push: &&mut Unreported| site_of(url::authority(&push.page_url)) == site;
+        let pushes = self.unreported.values_mut().filter(is_of_site);
+        pushes.for_each(|push| push.may_have_copy = true);
+    }
+
+    /// Records whether the browser may have the resources of a page in its cache.
+    fn note_doubt(&mut self, page_url: &str, may_have_copies: bool) {
+        let is_of_page = |push: &&mut Unreported| *push.page_url == *page_url;
+        let pushes = self.unreported.values_mut().filter(is_of_page);
+        pushes.for_each(|push| push.may_have_copy = may_have_copies);
     }
 
     /// Decides whether the bodies of a page are held back. `url` and `head` are those of the
@@ -119,6 +127,11 @@ impl Gateway {
                 ..Hold::default()
             }),
         };
+        // Needs of the last visit may have been promised before the head.
+        if page.hold.is_some() {
+            let page_url = Arc::clone(page.url());
+            self.note_doubt(&page_url, true);
+        }
     }
 
     /// Holds a new fetch back if its page demands it. Documents are exempt, since browsers request
@@ -377,8 +390,12 @@ impl Gateway {
             let is_kept = has_old_copies && self.copies.contain(hash);
             !is_kept && hold.allowances.admit(known.of(hash))
         });
-        if let Some(page) = self.pages.get_mut(id).filter(|_| is_held) {
-            page.hold = Some(hold);
+        if let Some(page) = self.pages.get_mut(id) {
+            let page_url = Arc::clone(page.url());
+            page.hold = is_held.then_some(hold);
+            if !is_held {
+                self.note_doubt(&page_url, false);
+            }
         }
         self.release_all(now, released);
     }

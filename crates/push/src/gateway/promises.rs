@@ -36,7 +36,8 @@ struct PromisedFor {
     fetch: FetchId,
     is_check: bool,
     is_next: bool,
-    shows_need: bool,
+    is_part: bool,
+    may_have_copy: bool,
 }
 
 impl Gateway {
@@ -283,7 +284,7 @@ impl Gateway {
         let (page_url, response) = (Arc::clone(page.url()), page.response);
         let site = SiteNumber::of_authority(url::authority(page.document_url()));
         let is_next = page.leads_on;
-        let shows_need = page.hold.is_none() && need.kind != Kind::Document && !is_check;
+        let (is_part, may_have_copy) = (need.kind != Kind::Document, page.hold.is_some());
         let priority = push_priority(need.urgency);
         let fetch = self.fetches.insert(Fetch {
             page: id,
@@ -321,7 +322,8 @@ impl Gateway {
                 fetch,
                 is_check,
                 is_next,
-                shows_need,
+                is_part,
+                may_have_copy,
             },
         );
         let promise = Promise {
@@ -353,7 +355,8 @@ impl Gateway {
             fetch,
             is_check,
             is_next,
-            shows_need,
+            is_part,
+            may_have_copy,
         } = promised;
         match is_next {
             true => self.counts.next_promised += 1,
@@ -378,7 +381,8 @@ impl Gateway {
             promised: None,
             sets: None,
             begun: false,
-            shows_need,
+            is_part,
+            may_have_copy,
             bytes: 0,
         };
         if let Some(replaced) = self.unreported.insert(target.hash, push) {

@@ -115,15 +115,16 @@ impl Gateway {
         if let (Fate::Used | Fate::Late, Some(lifetime)) = (fate, push.lifetime) {
             predictor.note_lifetime(&push.url, lifetime);
         }
-        // A cancelled push says nothing about the browser: the client had no room for it.
+        // A cancelled push shows no need: the client refused it, or could not use it.
         let is_asked = matches!(fate, Fate::Used | Fate::Late | Fate::Validated);
-        let is_left = fate == Fate::Wasted && push.begun && push.shows_need;
+        let is_left = fate == Fate::Wasted && push.begun && !push.is_check;
         if is_asked || is_left {
             let browser = push.asked.browser();
             predictor.note_asked_host(browser, &push.page_url, &push.url, is_asked);
         }
         // A response that serves a waiting request only is counted by `misses`.
-        if is_asked || (is_left && !push.needs_waiting) {
+        let shows_need = push.is_part && !push.may_have_copy && !push.needs_waiting;
+        if is_asked || (is_left && shows_need) {
             predictor.note_waste(&push.page_url, &push.url, !is_asked);
         }
         match fate {

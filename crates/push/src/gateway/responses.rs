@@ -435,7 +435,6 @@ impl Gateway {
         let referrer = referrer.and_then(|referrer| std::str::from_utf8(referrer).ok());
         if let Some(page) = page.as_deref().or(referrer)
             && (!is_navigation(request) || context.is_frame)
-            && !is_prefetch(request)
         {
             predictor.note_waste(page, url, false);
         }

@@ -89,8 +89,10 @@ pub(super) struct Unreported {
     pub(super) sets: Option<Box<NewCookies>>,
     /// True if the request of the push was made.
     pub(super) begun: bool,
-    /// True if a new browser gets the push, which leaves it aside only if it needs no such resource.
-    pub(super) shows_need: bool,
+    /// True if the resource is no document. Browsers request most documents by themselves.
+    pub(super) is_part: bool,
+    /// True if the browser may have the resource in its cache.
+    pub(super) may_have_copy: bool,
     /// The bytes of its body so far.
     pub(super) bytes: u64,
 }

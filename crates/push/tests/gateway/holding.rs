@@ -291,3 +291,40 @@ fn learned_need_waits_until_the_page_names_its_host() {
         assert_eq!(asked.contains(&learned.to_owned()), is_named);
     }
 }
+
+#[test]
+fn waste_counts_once_claims_have_shown_an_empty_cache() {
+    let (mut scene, _, held) = with_forty_held();
+    for (claimed, unused, wasted) in [
+        ("/39", "/0", 0),
+        ("/38", "/1", 0),
+        ("/37", "/2", 0),
+        ("/36", "/3", 1),
+    ] {
+        scene.report(Fate::Late, claimed);
+        assert_eq!(scene.fetch_head(fetch_of(&held, claimed), FRESH), Ok(()));
+        begun(&mut scene);
+        scene.report(Fate::Wasted, unused);
+        assert_eq!(scene.predictor.wasted.len(), wasted, "{claimed}");
+    }
+    assert_eq!(scene.predictor.useless_hosts.len(), 4);
+}
+
+#[test]
+fn waste_of_documents_and_held_fetches_is_none() {
+    let mut scene = with_companion();
+    let page = scene.page("<iframe src=/frame></iframe><img src=/a.png>");
+    held(&mut scene, page);
+    begun(&mut scene);
+    scene.report(Fate::Wasted, "/frame");
+    assert_eq!(
+        scene.predictor.wasted, [""; 0],
+        "the browser requests it itself"
+    );
+    scene.report(Fate::Wasted, "/a.png");
+    assert_eq!(scene.predictor.wasted, ["http://a.test/a.png"]);
+    let (mut scene, ..) = with_forty_held();
+    scene.report(Fate::Wasted, "/1");
+    assert_eq!(scene.predictor.wasted, [""; 0], "nothing was fetched");
+    assert_eq!(scene.predictor.useless_hosts, [""; 0]);
+}

@@ -30,6 +30,10 @@ pub(crate) struct Recorder {
     pub(crate) kept: Vec<(String, bool)>,
     /// The URLs with recorded lifetimes.
     pub(crate) lifetimes: Vec<String>,
+    /// The URLs of pushes that browsers had no use for.
+    pub(crate) wasted: Vec<String>,
+    /// The URLs of pushes that cost a host of another origin credit.
+    pub(crate) useless_hosts: Vec<String>,
 }
 
 impl Predictor for Recorder {
@@ -77,6 +81,15 @@ impl Predictor for Recorder {
 
     fn lifetime(&self, _: &str) -> Option<CopyLifetime> {
         None
+    }
+
+    fn note_waste(&mut self, _: &str, url: &str, is_wasted: bool) {
+        self.wasted.extend(is_wasted.then(|| url.to_owned()));
+    }
+
+    fn note_asked_host(&mut self, _: u32, _: &str, url: &str, is_asked: bool) {
+        self.useless_hosts
+            .extend((!is_asked).then(|| url.to_owned()));
     }
 
     fn note_kept(&mut self, url: &str, is_kept: bool) {

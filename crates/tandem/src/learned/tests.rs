@@ -117,6 +117,28 @@ fn waste_of_enough_users_is_useless() {
         learned.note_waste(page, user, url, false);
         assert_eq!(learned.useless_pushes(page), expected, "{user}");
     }
+    // Two visits request the resource, with its style sheet as Referer.
+    learned.note_waste(page, 1, url, true);
+    learned.note_waste(page, 2, url, true);
+    let sheet = "http://a.test/s.css";
+    for session in 1..=2 {
+        assert_eq!(learned.useless_pushes(page), [hash], "{session}");
+        let visit = [(page, None), (sheet, Some(page)), (url, Some(sheet))];
+        for (url, referer) in visit {
+            let exchange = Exchange {
+                session,
+                user: session,
+                url,
+                referer,
+                get: true,
+                status: 200,
+                ..Exchange::default()
+            };
+            learned.sending(&exchange, None);
+        }
+        learned.session_closed(session);
+    }
+    assert!(learned.useless_pushes(page).is_empty(), "visits need it");
 }
 
 #[test]
