@@ -64,7 +64,7 @@ use push_budget::PushBudget;
 use repeat::LEAST_CHANCE;
 use session::{Load, Offer, Session};
 use sightings::SightingQueue;
-use store::{NONE, Store};
+use store::{Entry, NONE, Store};
 use transfer::Outcome;
 use url::Kind;
 
@@ -371,18 +371,8 @@ impl Auto {
     #[must_use]
     pub fn resources(&self, page: &str) -> Vec<Candidate> {
         let least_users = self.least_users();
-        let Some(context) = self
-            .store
-            .find(page)
-            .map(|id| self.store.at(id).contexts[0])
-        else {
-            return Vec::new();
-        };
-        if context == NONE {
-            return Vec::new();
-        }
-        let known = self.store.known(context, least_users);
-        let mut likely: Vec<_> = known
+        let mut likely: Vec<_> = self
+            .entries(page)
             .filter(|entry| {
                 entry.rate.p > LEAST_RATE && self.store.is_public(entry.url, least_users)
             })
@@ -397,16 +387,18 @@ impl Auto {
     /// Returns the resources that at least a fifth of the visits to a page, and enough users,
     /// requested.
     pub fn needed(&self, page: &str) -> impl Iterator<Item = &str> {
-        let page = self
-            .store
-            .find(page)
-            .map(|id| self.store.at(id).contexts[0]);
-        let context = page.filter(|&context| context != NONE);
-        let known = context.map(|context| self.store.known(context, self.least_users()));
-        let likely = known.into_iter().flatten();
-        likely
+        self.entries(page)
             .filter(|entry| entry.rate.p >= LEAST_CHANCE)
             .map(|entry| &*self.store.at(entry.url).name)
+    }
+
+    /// Returns the resources that visits to a page, and enough users, requested.
+    fn entries(&self, page: &str) -> impl Iterator<Item = &Entry> {
+        let id = self.store.find(page);
+        let context = id.map(|id| self.store.at(id).contexts[0]);
+        let context = context.filter(|&context| context != NONE);
+        let known = context.map(|context| self.store.known(context, self.least_users()));
+        known.into_iter().flatten()
     }
 
     /// Returns the resources that visits to a page may request, with the share of the visits that

@@ -317,11 +317,15 @@ fn probabilities_come_true() {
     }
 }
 
+/// Returns the URLs of this many images.
+fn images(count: usize) -> Vec<String> {
+    let url = |at| format!("http://shop.example/{at}.png");
+    (0..count).map(url).collect()
+}
+
 #[test]
 fn auto_offers_a_large_page_whole_with_credit() {
-    let assets: Vec<String> = (0..125)
-        .map(|i| format!("http://shop.example/{i}.png"))
-        .collect();
+    let assets = images(125);
     let assets: Vec<&str> = assets.iter().map(String::as_str).collect();
     for (credit, expected) in [(200.0, 125..=125), (6.0, 1..=12)] {
         let mut auto = Auto::new(AutoConfig {
@@ -351,9 +355,7 @@ fn auto_offers_a_large_page_whole_with_credit() {
 
 #[test]
 fn auto_offers_a_large_page_whole_to_the_second_user() {
-    let assets: Vec<String> = (0..200)
-        .map(|at| format!("http://shop.example/{at}.png"))
-        .collect();
+    let assets = images(200);
     let assets: Vec<&str> = assets.iter().map(String::as_str).collect();
     // The kind and the site of the page keep fewer assets than the page does.
     let mut auto = Auto::new(AutoConfig {

@@ -113,6 +113,12 @@ pub trait Predictor {
         false
     }
 
+    /// Returns whether all sessions belong to one user. Otherwise the hosts that pages request are
+    /// not recorded.
+    fn serves_one_user(&self) -> bool {
+        false
+    }
+
     /// Records that a page has requested a URL, or has used a push of it. If `is_asked` is false,
     /// it had no use for the push. `browser` is a number that a browser's requests share.
     fn note_asked_host(&mut self, _browser: u32, _page: &str, _url: &str, _is_asked: bool) {}
@@ -247,7 +253,7 @@ pub(super) fn record(
     if let Some(referrer) = &referrer {
         predictor.note_referrer(url, referrer);
         // A link leads to a page of its own, which is no resource of the referrer.
-        if !is_navigation(request) && !is_prefetch(request) {
+        if predictor.serves_one_user() && !is_navigation(request) && !is_prefetch(request) {
             let browser = RequestHashes::of(&request.fields).browser();
             predictor.note_asked_host(browser, referrer, url, true);
         }

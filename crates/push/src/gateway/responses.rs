@@ -269,7 +269,7 @@ impl Gateway {
             return (learned, returning);
         }
         learned.useless = predictor.useless_pushes(url);
-        if is_navigation(request) {
+        if predictor.serves_one_user() && is_navigation(request) {
             let browser = RequestHashes::of(&request.fields).browser();
             learned.hosts = predictor.asked_hosts(browser, url);
         }

@@ -215,6 +215,10 @@ impl Predictor for Needs {
         useless
     }
 
+    fn serves_one_user(&self) -> bool {
+        true
+    }
+
     fn note_asked_host(&mut self, _: u32, page: &str, url: &str, is_asked: bool) {
         let outcome = format!("{page} > {url} {is_asked}");
         self.asked.push(outcome);

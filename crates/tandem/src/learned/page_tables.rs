@@ -16,15 +16,7 @@ use super::{Learned, is_of_same_origin};
 impl Learned {
     /// Notes the outcome of a push that was made for a user's page. `url` is the hash of its URL.
     pub fn note_push(&self, page: &str, user: u64, url: u32, is_useless: bool) {
-        let outcome = Outcome {
-            page: self.secret.hash_one(page),
-            user,
-            url,
-            is_useless,
-        };
-        let least_users = self.config.min_users;
-        let table = &mut self.useless_table();
-        table.note(Instant::now(), outcome, least_users);
+        self.note_outcome(self.useless_table(), page, (user, url), is_useless);
     }
 
     /// Notes whether a user's browser had no use for a resource of a page. Resources that visits to
@@ -36,15 +28,24 @@ impl Learned {
         if is_wasted && self.lock().needed(page).any(|needed| needed == url) {
             return;
         }
+        self.note_outcome(self.wasted_table(), page, (user, hash), is_wasted);
+    }
+
+    /// Notes the outcome of a push for a user, and the hash of its URL.
+    fn note_outcome(
+        &self,
+        mut table: MutexGuard<'_, UselessTable>,
+        page: &str,
+        (user, url): (u64, u32),
+        is_useless: bool,
+    ) {
         let outcome = Outcome {
             page: self.secret.hash_one(page),
             user,
-            url: hash,
-            is_useless: is_wasted,
+            url,
+            is_useless,
         };
-        let least_users = self.config.min_users;
-        let table = &mut self.wasted_table();
-        table.note(Instant::now(), outcome, least_users);
+        table.note(Instant::now(), outcome, self.config.min_users);
     }
 
     /// Returns the hashes of the URLs whose pushes were of no use to enough users of a page.
@@ -74,10 +75,15 @@ impl Learned {
         useless_pushes.unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns whether all sessions belong to one user.
+    pub const fn serves_one_user(&self) -> bool {
+        self.config.min_users <= 1
+    }
+
     /// Notes whether a page had use for a URL of another origin, if all sessions are of one user.
     /// `browser` is a number that a browser's requests share.
     pub fn note_asked_host(&self, browser: u32, page: &str, url: &str, is_asked: bool) {
-        if self.config.min_users > 1 || is_of_same_origin(url, page) {
+        if !self.serves_one_user() || is_of_same_origin(url, page) {
             return;
         }
         if let (Some((scheme, authority, _)), Some((_, host, _))) = (split(page), split(url)) {
@@ -93,7 +99,7 @@ impl Learned {
     /// Returns the other hosts from which a document is expected to request resources, if all
     /// sessions belong to one user.
     pub fn asked_hosts(&self, browser: u32, document: &str) -> HashSet<String> {
-        let Some((scheme, authority, _)) = split(document).filter(|_| self.config.min_users <= 1)
+        let Some((scheme, authority, _)) = split(document).filter(|_| self.serves_one_user())
         else {
             return HashSet::new();
         };

@@ -121,6 +121,10 @@ impl Predictor for SessionPredictor<'_> {
         self.learned.is_validated(url)
     }
 
+    fn serves_one_user(&self) -> bool {
+        self.learned.serves_one_user()
+    }
+
     fn note_asked_host(&mut self, browser: u32, page: &str, url: &str, is_asked: bool) {
         self.learned.note_asked_host(browser, page, url, is_asked);
     }
