@@ -54,8 +54,9 @@ pub struct Delivery {
     delivered: u64,
     delivered_at: Duration,
     first_sent: Duration,
-    /// Delivery up to this count is limited by the application.
-    app_limited_until: u64,
+    /// Transmissions are limited by the application until more than this is delivered. After a
+    /// pause, nothing is in flight, and the first of them follow exactly this much.
+    app_limited_until: Option<u64>,
     /// The delivery and the losses of segments that were sent earlier belong to a retreat, and are
     /// no measurement of the path.
     valid_from: Duration,
@@ -72,7 +73,7 @@ impl Delivery {
             delivered: 0,
             delivered_at: now,
             first_sent: now,
-            app_limited_until: 0,
+            app_limited_until: None,
             valid_from: Duration::ZERO,
             next_round: 0,
             was_idle: false,
@@ -92,7 +93,7 @@ impl Delivery {
 
     /// Notes that nothing more waits to be sent, with `in_flight` bytes on their way.
     pub fn note_app_limited(&mut self, in_flight: u64) {
-        self.app_limited_until = (self.delivered + in_flight).max(1);
+        self.app_limited_until = Some(self.delivered + in_flight);
     }
 
     /// Notes a transmission that follows `in_flight` bytes.
@@ -106,7 +107,7 @@ impl Delivery {
             delivered: self.delivered,
             delivered_at: self.delivered_at,
             first_sent: self.first_sent,
-            app_limited: self.app_limited_until > self.delivered,
+            app_limited: self.app_limited_until.is_some(),
         }
     }
 
@@ -138,6 +139,11 @@ impl Delivery {
     pub const fn on_delivered(&mut self, now: Duration, bytes: u64) {
         self.delivered += bytes;
         self.delivered_at = now;
+        if let Some(until) = self.app_limited_until
+            && self.delivered > until
+        {
+            self.app_limited_until = None;
+        }
     }
 
     /// Returns the delivery since the last call, on a path with this shortest round trip.
@@ -231,6 +237,9 @@ mod tests {
             delivery.on_acked(100 * MS, (Duration::ZERO, limited), 1000, None);
         }
         assert!(limited.is_app_limited());
-        assert!(!delivery.on_sent(100 * MS, 0).is_app_limited());
+        let after_pause = delivery.on_sent(100 * MS, 0);
+        assert!(after_pause.is_app_limited());
+        delivery.on_acked(200 * MS, (100 * MS, after_pause), 1000, None);
+        assert!(!delivery.on_sent(200 * MS, 0).is_app_limited());
     }
 }

@@ -105,3 +105,42 @@ fn bbr_doubles_a_paced_first_flight() {
     let packets = received(&config(Algorithm::Bbr), &link, true, time) / DATA;
     assert!(packets >= 32 * 3 * 9 / 10, "{packets}");
 }
+
+/// Returns the bytes of a download that arrive within `time`, after small messages with pauses.
+fn received_after_messages(algorithm: Algorithm, messages: usize, time: Duration) -> u64 {
+    let round_trip = 400 * MS;
+    let link = link("20mbit", round_trip, 667);
+    let mut path = Path::new(&config(algorithm), &link, 1);
+    path.client.counts_only = true;
+    path.server.tunnel.note_handshake(round_trip);
+    let stream = path.server.tunnel.open(path.now).expect("open");
+    for _ in 0..messages {
+        let mut message = Bytes::from_static(&[7; 300]);
+        path.server
+            .tunnel
+            .write(stream, &mut message)
+            .expect("an open stream");
+        path.run_for(2 * round_trip);
+    }
+    let before = path.client.bytes_read.get(&stream).copied().unwrap_or(0);
+    let mut data = Bytes::from_static(&[7; 1 << 20]);
+    path.server
+        .tunnel
+        .write(stream, &mut data)
+        .expect("an open stream");
+    path.run_for(time);
+    path.client.bytes_read.get(&stream).copied().unwrap_or(0) - before
+}
+
+/// Messages that the application limits tell nothing about the rate of the path.
+#[test]
+fn small_messages_with_pauses_leave_the_window() {
+    let time = 400 * MS * 7 / 2;
+    for algorithm in ALGORITHMS {
+        let [fresh, used] = [0, 20].map(|messages| {
+            let bytes = received_after_messages(algorithm, messages, time);
+            bytes / DATA
+        });
+        assert!(used >= fresh, "{algorithm:?}: {used} of {fresh} packets");
+    }
+}
