@@ -23,6 +23,9 @@ pub(crate) const SCRATCH: usize = 50 * LARGEST;
 /// of 20 Mbit/s and 400 ms, as many pushes of 16 KiB leave within a round trip. Their windows take
 /// 15 MiB of the pool, which leaves its other streams 49 MiB.
 const OFFERED_STREAMS: u32 = 64;
+/// The first receive window of a response in bytes, while few responses are under way: the product
+/// of 20 Mbit/s and 400 ms.
+const RESPONSE_WINDOW: u64 = 1 << 20;
 
 /// The settings that associations share.
 #[derive(Clone, Debug)]
@@ -77,6 +80,13 @@ impl Settings {
     /// clients, whose gateways open streams with long content: pushes.
     pub fn with_offers(mut self) -> Self {
         self.tunnel.offered_streams = OFFERED_STREAMS;
+        self
+    }
+
+    /// Gives the streams that this end opens a wide receive window. It is for clients, whose
+    /// streams have responses.
+    pub fn with_wide_responses(mut self) -> Self {
+        self.tunnel.own_window = RESPONSE_WINDOW;
         self
     }
 

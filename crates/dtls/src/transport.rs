@@ -89,7 +89,8 @@ fn settings(
 
 fn client_settings(endpoint: &Endpoint, context: &DialContext) -> Result<Settings, TransportError> {
     let settings = settings(endpoint, &context.congestion, context.timeout, false)?
-        .with_stream_window(context.stream_window);
+        .with_stream_window(context.stream_window)
+        .with_wide_responses();
     Ok(match endpoint.session {
         SessionKind::H3 => settings.with_offers(),
         // Without pushes, a gateway opens no streams.

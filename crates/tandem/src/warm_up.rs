@@ -67,8 +67,8 @@ const LONG: u64 = 1 << 20;
 /// The bytes of the first round: half of the initial window of a new connection (RFC 6928).
 const FIRST_ROUND: u64 = 8 << 10;
 
-/// The most bytes of one stream in a round. Over DTLS, the window of a new stream has 256 KiB,
-/// which is less than a long path carries.
+/// The most bytes of one stream in a round. Over DTLS, the window of a new stream may have only
+/// 256 KiB, which is less than a long path carries.
 const STREAM: u64 = 128 << 10;
 
 /// Returns the bytes of each stream of a round: at least one stream, and equal parts.

@@ -40,6 +40,12 @@ impl Pool {
         (self.limit / 2).saturating_sub(used) / 8
     }
 
+    /// Returns a quarter of the bytes that [`Self::reserve_share`] grants at most. A stream that
+    /// takes no more leaves the usual windows to many others.
+    pub(crate) const fn part_of_share(&self) -> u64 {
+        self.share(self.used.saturating_sub(self.aside)) / 4
+    }
+
     /// Takes up to `wanted` bytes for a stream that has not used any yet, and returns their number.
     /// What is set aside does not make it smaller.
     pub(crate) fn reserve_share(&mut self, wanted: u64) -> u64 {

@@ -71,6 +71,9 @@ pub struct Config {
     /// The receive window in bytes that this end offers with its first segment of a stream, as far
     /// as the memory permits.
     pub first_window: u64,
+    /// The same for a stream that this end opens, while few streams use the memory. At least
+    /// `first_window`.
+    pub own_window: u64,
     /// The streams of the peer to which this end gives the first receive window before they open.
     /// Each takes its window from the memory as soon as it is offered.
     pub offered_streams: u32,
@@ -96,6 +99,7 @@ impl Default for Config {
             memory: 64 << 20,
             initial_credit: 16 << 10,
             first_window: 256 << 10,
+            own_window: 0,
             offered_streams: 0,
             max_window: 16 << 20,
             send_buffer: 16 << 20,
@@ -323,7 +327,9 @@ impl Tunnel {
         let flow =
             (self.config.coupling == Coupling::PerStream).then(|| Box::new(self.new_flow(now)));
         let mut recv = RecvHalf::new(credit, self.config.max_window, &mut self.pool);
+        let mut window = self.config.first_window;
         let limit = if id.opener() == self.side {
+            window = window.max(self.config.own_window.min(self.pool.part_of_share()));
             credit.max(self.allowed.window(id.index()))
         } else {
             let offered = self.offers.on_opened(id.index());
@@ -331,7 +337,7 @@ impl Tunnel {
             recv.open_to(credit + offered);
             credit
         };
-        recv.widen(self.config.first_window, &mut self.pool);
+        recv.widen(window, &mut self.pool);
         Stream::new(SendHalf::new(limit), recv, flow)
     }
 

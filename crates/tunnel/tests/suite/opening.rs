@@ -54,6 +54,25 @@ fn first_segment_waits_for_room_for_its_window() {
     }
 }
 
+/// Wide windows of a few streams leave the usual ones to the others.
+#[test]
+fn first_windows_of_own_streams_are_wide_while_few_are_open() {
+    let config = Config {
+        own_window: 1 << 20,
+        ..Config::default()
+    };
+    let mut tunnel = Tunnel::new(Side::Client, config, Duration::ZERO);
+    let windows: Vec<u16> = (0..64)
+        .map(|_| {
+            let id = open(&mut tunnel, 1);
+            first_window(&datagrams(&mut tunnel, Duration::ZERO), id).expect("a window")
+        })
+        .collect();
+    assert!((1000..=1024).contains(&windows[0]), "{}", windows[0]);
+    assert!(windows.is_sorted_by(|before, after| before >= after));
+    assert_eq!((windows[43], windows[63]), (261, 256));
+}
+
 #[test]
 fn repeated_first_segment_tells_the_window_again() {
     let mut tunnel = Tunnel::new(Side::Client, Config::default(), Duration::ZERO);
