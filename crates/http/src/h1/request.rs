@@ -63,7 +63,7 @@ pub enum BadRequest {
     /// Several `Host` fields.
     #[error("more than one host field")]
     HostRepeated,
-    /// Target and `Host` name different places.
+    /// The target of a CONNECT and `Host` name different places.
     #[error("the host field contradicts the request target")]
     HostConflict,
 }
@@ -135,7 +135,7 @@ fn parse_lines(lines: &Lines<'_>, scheme: Scheme, limits: &Limits) -> Result<Req
     let target = encoded_target(target).ok_or(BadRequest::Target)?;
     let target = parse_target(&method, &target)?;
     let mut sorted = lines.sort(Sender::Client, version, limits)?;
-    let authority = authority(&target, &sorted, version, scheme)?;
+    let authority = authority(&target, &sorted, version)?;
     let framing = framing(&method, &mut sorted)?;
     let expect = version == Version::Http11 && sorted.fields.has_token("expect", "100-continue");
     Ok(Request {
@@ -156,14 +156,10 @@ fn parse_lines(lines: &Lines<'_>, scheme: Scheme, limits: &Limits) -> Result<Req
     })
 }
 
-/// RFC 9112 sections 3.2 and 3.2.2: where the request goes. A target that names the place wins over
-/// `Host`, but one that contradicts it was made to be understood in two ways.
-fn authority(
-    target: &Target<'_>,
-    sorted: &Sorted,
-    version: Version,
-    scheme: Scheme,
-) -> Result<String, BadRequest> {
+/// Returns the place that the request goes to. `Host` is ignored beside an absolute target (RFC 9112
+/// section 3.2.2), and the next recipient gets the host of the target. A CONNECT whose `Host` names
+/// another place was made to be understood in two ways.
+fn authority(target: &Target<'_>, sorted: &Sorted, version: Version) -> Result<String, BadRequest> {
     if sorted.host_repeated {
         return Err(BadRequest::HostRepeated);
     }
@@ -179,16 +175,13 @@ fn authority(
         let text = without_empty_port(sorted.host.as_deref().unwrap_or_default());
         return String::from_utf8(text.to_vec()).map_err(|_| BadRequest::Authority);
     };
-    if let Some(host) = host {
+    if target.form == Form::Authority
+        && let Some(host) = host
         // Clients leave the port out of the Host of a CONNECT, whatever it is: the tunnel goes
         // where the target says.
-        let default = match target.form {
-            Form::Authority => named.port.unwrap_or_default(),
-            _ => target.scheme.unwrap_or(scheme).default_port(),
-        };
-        if !named.is_same(&host, default) {
-            return Err(BadRequest::HostConflict);
-        }
+        && !named.is_same(&host, named.port.unwrap_or_default())
+    {
+        return Err(BadRequest::HostConflict);
     }
     Ok(target.authority_text.to_owned())
 }

@@ -56,7 +56,9 @@ fn host_beside_an_absolute_target_poisons_no_response() {
     let caching = any_host(|_, asked| echo(asked));
     let both = "GET http://own.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n";
     raw(&caching, both);
+    assert_eq!(caching.requests(), 1);
     assert_eq!(of_host(&caching, "own.example"), "own.example none");
+    assert_eq!(caching.requests(), 1, "the cache has the response");
     assert_eq!(of_host(&caching, "evil.example"), "evil.example none");
 }
 
