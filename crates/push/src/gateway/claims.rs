@@ -47,6 +47,8 @@ pub(super) struct KnownResources {
     ages: HashMap<u32, KnownSince>,
     /// The age of the other resources: the time at which the page was requested.
     new: KnownSince,
+    /// The hashes of the URLs that nearly all visits transfer.
+    likely: Vec<u32>,
 }
 
 impl Default for KnownResources {
@@ -54,6 +56,7 @@ impl Default for KnownResources {
         Self {
             ages: HashMap::new(),
             new: KnownSince(i64::MAX),
+            likely: Vec::new(),
         }
     }
 }
@@ -71,7 +74,22 @@ impl KnownResources {
         Self {
             ages: ages.map(|(hash, known)| (hash, since(known))).collect(),
             new: KnownSince(now),
+            likely: Vec::new(),
         }
+    }
+
+    /// Returns those of a page whose request shows no earlier visit. Nearly all visits transfer the
+    /// resources with these URL hashes.
+    pub(super) fn of_new_visit(likely: Vec<u32>) -> Self {
+        Self {
+            likely,
+            ..Self::default()
+        }
+    }
+
+    /// Returns whether nearly all visits transfer a resource.
+    pub(super) fn is_likely(&self, hash: u32) -> bool {
+        self.likely.contains(&hash)
     }
 
     /// Returns the age of a resource that waits for claims.

@@ -207,6 +207,7 @@ impl Gateway {
         {
             push.lifetime = lifetime;
             push.needs_waiting = !is_kept;
+            push.is_likely &= reuse != Reuse::Never;
         }
         reuse
     }

@@ -25,11 +25,12 @@ use tandem_http::cache::validation;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Kind;
 
-use super::claims::{Allowances, RELEASED_PER_CLAIM, Trust};
+use super::claims::{Allowances, KnownSince, RELEASED_PER_CLAIM, Trust};
 use super::client_cache::SiteNumber;
 use super::fetch::{Fetch, PushStream};
 use super::fetch_phase::{FetchPhase, Released};
 use super::output::Output;
+use super::page::Page;
 use super::page_hold::{Hold, Siblings};
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
@@ -38,6 +39,7 @@ use crate::fetch_standard::is_navigation;
 use crate::response_rules::{KeptCopy, Reuse};
 use crate::site::{is_same_site, site_of};
 use crate::url;
+use crate::wire::url_hash_of;
 
 /// The time after which a held fetch is given up. Requests join a push without a head during 5 s
 /// after its promise. A held fetch outlasts that by the round trip of the slowest path.
@@ -135,20 +137,24 @@ impl Gateway {
     }
 
     /// Holds a new fetch back if its page demands it. Documents are exempt, since browsers request
-    /// most of them on each visit.
-    pub(super) fn hold_if_doubtful(&mut self, page: PageId, id: FetchId, kind: Kind) {
+    /// most of them on each visit. Returns whether the fetch begins only because nearly all visits
+    /// transfer its resource.
+    pub(super) fn hold_if_doubtful(&mut self, page: PageId, id: FetchId, kind: Kind) -> bool {
         let Some(page) = self.pages.get_mut(page) else {
-            return;
+            return false;
         };
         let site = site_of(url::authority(page.document_url()));
         let Some(hold) = page.hold.as_mut().filter(|_| kind != Kind::Document) else {
-            return;
+            return false;
         };
         let Some(fetch) = self.fetches.get_mut(id) else {
-            return;
+            return false;
         };
         if page.unkept.contains(&fetch.target.hash) {
-            return;
+            return false;
+        }
+        if page.known_resources.is_likely(fetch.target.hash) && !self.visitors.has_returned(&site) {
+            return true;
         }
         let has_old_copies = self.visitors.age(&site).is_some();
         let is_kept = has_old_copies && self.copies.contain(fetch.target.hash);
@@ -157,6 +163,7 @@ impl Gateway {
             fetch.phase.hold();
             hold.waiting.push_back(id);
         }
+        false
     }
 
     /// Begins the wait of a held fetch, because its promise has been sent.
@@ -304,7 +311,10 @@ impl Gateway {
     /// make of the response.
     pub(super) fn note_sign(&mut self, now: Instant, page: PageId, id: FetchId, reuse: Reuse) {
         if reuse != Reuse::Never {
-            return self.note_claim(now, page, id);
+            if let Some(fetch) = self.fetches.get(id) {
+                self.note_claim(now, page, fetch.target.hash);
+            }
+            return;
         }
         if let Some(siblings) = self.fetches.get(id).map(Siblings::of) {
             self.release_siblings(now, page, siblings);
@@ -369,10 +379,7 @@ impl Gateway {
 
     /// Begins more held fetches of a page: a claim has shown that the browser lacks a resource that
     /// its cache could have kept.
-    fn note_claim(&mut self, now: Instant, id: PageId, claimed: FetchId) {
-        let Some(claimed) = self.fetches.get(claimed).map(|fetch| fetch.target.hash) else {
-            return;
-        };
+    fn note_claim(&mut self, now: Instant, id: PageId, claimed: u32) {
         let hold = self.pages.get_mut(id).and_then(|page| page.hold.take());
         let (Some(mut hold), Some(page)) = (hold, self.pages.get(id)) else {
             return;
@@ -398,6 +405,20 @@ impl Gateway {
             }
         }
         self.release_all(now, released);
+    }
+
+    /// Handles the use of a push that did not wait for claims, because nearly all visits transfer
+    /// its resource. Like a claim, it shows that the browser's cache lacks the resource.
+    pub(super) fn note_likely_use(&mut self, now: Instant, push: &Unreported) {
+        let mut pages = self.pages.ids().into_iter();
+        let is_held = |page: &Page| page.hold.is_some() && *page.url() == push.page_url;
+        let page = pages.find(|id| self.pages.get(*id).is_some_and(is_held));
+        if let (Some(page), Some(hash)) = (page, url_hash_of(&push.url)) {
+            return self.note_claim(now, page, hash);
+        }
+        let site = site_of(url::authority(&push.page_url));
+        let always = KnownSince::ALWAYS;
+        self.visitors.note_claim(&site, always, always);
     }
 
     /// Returns the time at which the next held fetch is given up.

@@ -101,10 +101,10 @@ impl Gateway {
             page.asked_hosts = std::mem::take(&mut learned.hosts);
             page.set_cookies(cookies.into_changes());
             // A browser that shows no earlier visit is likely to be new. All its claims count.
-            if !has_no_sign(&request) {
-                let unix_time = self.clock.unix_time(now);
-                page.known_resources = KnownResources::new(unix_time, returning.known);
-            }
+            page.known_resources = match has_no_sign(&request) {
+                true => KnownResources::of_new_visit(std::mem::take(&mut learned.likely)),
+                false => KnownResources::new(self.clock.unix_time(now), returning.known),
+            };
         }
         if let Some(response) = self.responses.get_mut(id) {
             response.page = Some(page);

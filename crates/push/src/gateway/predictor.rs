@@ -130,12 +130,20 @@ pub trait Predictor {
     }
 }
 
+/// The least probability of a transfer at which a resource is sent to a browser that shows no
+/// earlier visit. By the rule of succession, four visits with empty caches give 5/6. The predictor
+/// reaches this at the fifth visit to the first page that it learns, and one visit with a full
+/// cache brings it below again.
+const LIKELY: f64 = 0.83;
+
 /// The resources that other users needed.
 #[derive(Default)]
 pub(super) struct Learned {
     pub(super) needs: Vec<Need>,
     /// The hashes of the URLs, and the times for which the predictor has known them.
     pub(super) known: Vec<(u32, Duration)>,
+    /// The hashes of the URLs that nearly all visits transfer.
+    pub(super) likely: Vec<u32>,
     /// The fields that scripts choose for their requests, by URL.
     pub(super) scripts: HashMap<String, Arc<ScriptFields>>,
     /// The URLs of data that pages request from its origin, whatever a cache holds.
@@ -215,6 +223,9 @@ pub(super) fn learn(
         if let Some(need) = learned.need(predictor, candidate) {
             learned.needs.push(need);
             learned.known.extend(known_for(candidate));
+            if candidate.probability >= LIKELY {
+                learned.likely.extend(url_hash_of(&candidate.url));
+            }
         }
     }
     let of_referrer = || {

@@ -38,6 +38,7 @@ struct PromisedFor {
     is_next: bool,
     is_part: bool,
     may_have_copy: bool,
+    is_likely: bool,
 }
 
 impl Gateway {
@@ -309,8 +310,9 @@ impl Gateway {
             sized: false,
             received: 0,
         });
+        let mut is_likely = false;
         if !is_check {
-            self.hold_if_doubtful(id, fetch, need.kind);
+            is_likely = self.hold_if_doubtful(id, fetch, need.kind);
             self.wait_for_series(id, fetch, need);
         }
         self.note_promise(
@@ -324,6 +326,7 @@ impl Gateway {
                 is_next,
                 is_part,
                 may_have_copy,
+                is_likely,
             },
         );
         let promise = Promise {
@@ -357,6 +360,7 @@ impl Gateway {
             is_next,
             is_part,
             may_have_copy,
+            is_likely,
         } = promised;
         match is_next {
             true => self.counts.next_promised += 1,
@@ -383,6 +387,7 @@ impl Gateway {
             begun: false,
             is_part,
             may_have_copy,
+            is_likely,
             bytes: 0,
         };
         if let Some(replaced) = self.unreported.insert(target.hash, push) {

@@ -91,6 +91,9 @@ impl Gateway {
             Fate::Used | Fate::Late | Fate::Validated => {
                 self.cache.note_pushable(hash);
                 self.deliver_new_cookies(now, &push);
+                if push.is_likely && fate != Fate::Validated {
+                    self.note_likely_use(now, &push);
+                }
                 self.note_wanted(now, url::authority(&push.url), hash)
             }
             Fate::Wasted | Fate::Cancelled => {

@@ -93,6 +93,9 @@ pub(super) struct Unreported {
     pub(super) is_part: bool,
     /// True if the browser may have the resource in its cache.
     pub(super) may_have_copy: bool,
+    /// True if the push did not wait for claims, because nearly all visits transfer its resource,
+    /// and no head has shown that caches do not keep it.
+    pub(super) is_likely: bool,
     /// The bytes of its body so far.
     pub(super) bytes: u64,
 }

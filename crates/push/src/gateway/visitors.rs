@@ -15,7 +15,8 @@
 //! for promised resources that a cache can keep. Each claim releases more bodies than the last, and
 //! a few claims release all (see `claims`). A page of an unknown visit is treated as that of a
 //! returning visitor, unless the browser's cache was empty when the session began. Waiting costs a
-//! first visit one round trip, and a body that a cache holds costs its whole length.
+//! first visit one round trip, and a body that a cache holds costs its whole length. The bodies that
+//! nearly all visits transfer are therefore sent at once, if the browser has shown no return.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -83,6 +84,11 @@ impl Visitors {
         if self.sites.len() < MAX_SITES || self.sites.contains_key(&site) {
             self.sites.insert(site, Visit::Returning(Claims::default()));
         }
+    }
+
+    /// Returns whether the browser has shown that it visited a site before this session.
+    pub(super) fn has_returned(&self, site: &str) -> bool {
+        matches!(self.sites.get(site), Some(Visit::Returning(_)))
     }
 
     /// Records that the browser's copies of a site's resources have at least this age. Returns

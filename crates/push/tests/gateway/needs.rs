@@ -29,6 +29,8 @@ pub(crate) struct Needs {
     unkept: Vec<String>,
     /// The URL of a redirect to the page, and the resources that visits through it needed.
     offered: Option<(&'static str, Vec<&'static str>)>,
+    /// True if nearly all visits transferred these resources.
+    is_likely: bool,
     /// The resources that some visits to each page request.
     possible: Vec<(&'static str, f64)>,
     /// The documents that follow each page.
@@ -103,6 +105,14 @@ impl Needs {
         }
     }
 
+    /// Returns the knowledge of visits to a page that nearly all transferred these resources.
+    pub(crate) fn of_empty_caches(url: &'static str, needs: Vec<&'static str>) -> Self {
+        Self {
+            is_likely: true,
+            ..Self::of_page(url, needs)
+        }
+    }
+
     /// Returns the knowledge of visits to a page that needed these resources.
     pub(crate) fn of_page(url: &'static str, needs: Vec<&'static str>) -> Self {
         Self {
@@ -115,9 +125,11 @@ impl Needs {
 impl Predictor for Needs {
     fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
         let offered = self.offered.iter().filter(|(url, _)| *url == exchange.url);
-        offered
-            .flat_map(|(_, urls)| urls.iter().map(candidate))
-            .collect()
+        let of = |url| Candidate {
+            probability: if self.is_likely { 0.9 } else { 0.8 },
+            ..candidate(url)
+        };
+        offered.flat_map(|(_, urls)| urls.iter().map(of)).collect()
     }
 
     fn note_referrer(&mut self, _: &str, _: &str) {}
