@@ -32,6 +32,7 @@
 //! the events and make the decisions. The other files hold the records and policies.
 
 mod audience;
+mod awaited_targets;
 mod budget;
 mod changed_cookies;
 mod claims;
@@ -55,6 +56,7 @@ mod foreign_hosts;
 mod governed_pages;
 mod holds;
 mod image_accept;
+mod known_targets;
 mod learning;
 mod misses;
 mod named;

@@ -36,6 +36,7 @@ pub mod cookies;
 pub mod fetch_standard;
 pub mod gateway;
 pub mod hints;
+pub mod known_redirects;
 pub mod next_pages;
 pub mod response_rules;
 pub mod scripts;

@@ -21,6 +21,7 @@ use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, Gains, Gathering, St
 use tandem_preload::split;
 use tandem_push::asked_hosts::AskedHosts;
 use tandem_push::gateway::CopyLifetime;
+use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::next_pages::{NextPage, NextTable};
 use tandem_push::scripts::{DataFields, ScriptTable};
 use tandem_push::useless_pushes::UselessTable;
@@ -110,6 +111,9 @@ pub struct Learned {
     /// The other hosts that pages request, by the secret hashes of browsers and origins. It stays
     /// empty if there are several users.
     asked_hosts: Mutex<AskedHosts>,
+    /// The targets of redirects, by the secret hashes of browsers and URLs. It stays empty in the
+    /// same case.
+    known_redirects: Mutex<KnownRedirects>,
     began: Instant,
     file: Option<PathBuf>,
     /// The time at which the state that was read had been written.
@@ -163,6 +167,7 @@ impl Learned {
             useless_pushes: Mutex::default(),
             wasted_pushes: Mutex::new(UselessTable::of_waste()),
             asked_hosts: Mutex::default(),
+            known_redirects: Mutex::default(),
             began,
             file,
             saved_at,

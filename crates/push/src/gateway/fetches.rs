@@ -98,12 +98,17 @@ impl Gateway {
             self.fail_fetch(now, id);
             return Err(PushError::Forbidden);
         };
+        let mut predictor = predictor;
+        let of_target = self.look_pushed_target_up(id, head, predictor.as_deref_mut());
         let reuse = self.note_fetched(now, id, head, delivery, predictor);
         if head.status == 200 {
             let reuse = self.evident_reuse(now, id, head, reuse);
             self.note_reuse(now, id, reuse);
         }
         self.begin_push(now, id, head);
+        if let Some((page, of_target)) = of_target {
+            self.promise_learned(page, of_target);
+        }
         if reuse == Reuse::Fresh {
             self.begin_repeat(now, id, head);
         }
@@ -233,7 +238,7 @@ impl Gateway {
     }
 
     /// Returns whether a push is the document to which the request for its page was redirected.
-    fn is_redirected(&self, id: FetchId) -> bool {
+    pub(super) fn is_redirected(&self, id: FetchId) -> bool {
         let fetch = self.fetches.get(id);
         let page = fetch.and_then(|fetch| self.pages.get(fetch.page));
         let (Some(fetch), Some(page)) = (fetch, page) else {

@@ -154,14 +154,15 @@ impl Gateway {
         match target {
             Some((mut target, redirected)) => {
                 record.redirect(url, &target);
-                let is_own = is_same_origin(url, &target.url);
-                let may_repeat = |it: &&RequestHead| is_own && is_repeatable(&it.fields);
+                let may_repeat = |it: &&RequestHead| is_repeatable(&it.fields);
                 if let Some(redirected) = redirected.filter(may_repeat)
                     && let Some((source, policy)) = referrer_after_redirect(redirected, head)
                     && record.follows_redirect(url, &target.url)
                 {
                     (target.via, target.referrer) = (source, Some(policy));
-                    if record.repeat_fields(redirected, &target) {
+                    if !is_same_origin(url, &target.url) {
+                        self.note_other_origin(page, url, target);
+                    } else if record.repeat_fields(redirected, &target) {
                         self.promise(page, vec![target]);
                     }
                 }

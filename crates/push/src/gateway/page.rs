@@ -392,9 +392,9 @@ impl Page {
 
     /// Sets the needs of other users.
     pub(super) fn expect(&mut self, learned: Learned) {
-        self.expected = learned.needs;
-        self.scripts = learned.scripts;
-        self.validated = learned.validated;
+        self.expected.extend(learned.needs);
+        self.scripts.extend(learned.scripts);
+        self.validated.extend(learned.validated);
     }
 
     /// Returns whether the request for a URL has fields that scripts choose.

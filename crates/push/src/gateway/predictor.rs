@@ -128,6 +128,17 @@ pub trait Predictor {
     fn asked_hosts(&self, _browser: u32, _document: &str) -> HashSet<String> {
         HashSet::new()
     }
+
+    /// Records a request for the target of a redirect to another origin. `is_known` tells whether
+    /// the gateway would have made the same request. It is recorded if all sessions belong to one
+    /// user.
+    fn note_redirect(&mut self, _browser: u32, _redirect: &str, _target: &str, _is_known: bool) {}
+
+    /// Returns whether the browser's request for the target of a redirect is known. See
+    /// [`KnownRedirects`](crate::known_redirects::KnownRedirects).
+    fn leads_to(&self, _browser: u32, _redirect: &str, _target: &str) -> bool {
+        false
+    }
 }
 
 /// The least probability of a transfer at which a resource is sent to a browser that shows no
@@ -220,13 +231,7 @@ pub(super) fn learn(
     let candidates = record(predictor, context, request, head);
     let mut learned = Learned::default();
     for candidate in &candidates {
-        if let Some(need) = learned.need(predictor, candidate) {
-            learned.needs.push(need);
-            learned.known.extend(known_for(candidate));
-            if candidate.probability >= LIKELY {
-                learned.likely.extend(url_hash_of(&candidate.url));
-            }
-        }
+        learned.add(predictor, candidate);
     }
     let of_referrer = || {
         let referrer = request.fields.get("referer").map(text_of);
@@ -294,6 +299,39 @@ pub(super) fn record(
 }
 
 impl Learned {
+    /// Returns the needs of a page that a browser is about to request.
+    pub(super) fn of_page(predictor: &dyn Predictor, browser: u32, page: &str) -> Self {
+        let mut learned = Self {
+            hosts: predictor.asked_hosts(browser, page),
+            ..Self::default()
+        };
+        for candidate in &predictor.resources(page) {
+            learned.add(predictor, candidate);
+        }
+        learned
+    }
+
+    /// Adds the needs of the page to which a redirect leads.
+    pub(super) fn append(&mut self, of_target: Self) {
+        self.needs.extend(of_target.needs);
+        self.known.extend(of_target.known);
+        self.likely.extend(of_target.likely);
+        self.scripts.extend(of_target.scripts);
+        self.validated.extend(of_target.validated);
+        self.hosts.extend(of_target.hosts);
+    }
+
+    /// Adds a candidate, if it is a need.
+    fn add(&mut self, predictor: &dyn Predictor, candidate: &Candidate) {
+        if let Some(need) = self.need(predictor, candidate) {
+            self.needs.push(need);
+            self.known.extend(known_for(candidate));
+            if candidate.probability >= LIKELY {
+                self.likely.extend(url_hash_of(&candidate.url));
+            }
+        }
+    }
+
     /// Returns a candidate as a need, and keeps the fields of its request.
     fn need(&mut self, predictor: &dyn Predictor, candidate: &Candidate) -> Option<Need> {
         let is_data = !candidate.kind.is_asset() || candidate.kind == ResourceKind::Data;

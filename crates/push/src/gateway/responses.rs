@@ -168,6 +168,9 @@ impl Gateway {
         if !is_confirmed && (head.status != 200 || !DocumentReader::is_html(head)) {
             self.end_revisit(now, id);
         }
+        if let Some(predictor) = predictor.as_deref_mut() {
+            self.compare_with_target(hash, &request, predictor);
+        }
         let answer = Answer {
             id,
             hash,
@@ -272,6 +275,9 @@ impl Gateway {
         if predictor.serves_one_user() && is_navigation(request) {
             let browser = RequestHashes::of(&request.fields).browser();
             learned.hosts = predictor.asked_hosts(browser, url);
+        }
+        if let Some(of_target) = self.look_target_up(url, request, head, predictor) {
+            learned.append(of_target);
         }
         if self.companion.takes_checks() && is_navigation(request) {
             returning = Returning::of(predictor, url);

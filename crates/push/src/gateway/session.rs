@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use tandem_http::RequestHead;
 
+use super::awaited_targets::KnownTargets;
 use super::changed_cookies::NewCookies;
 use super::client_cache::ClientCache;
 use super::companion::Companion;
@@ -133,6 +134,8 @@ pub struct Gateway {
     pub(super) unreported: HashMap<u32, Unreported>,
     pub(super) companion: Companion,
     pub(super) hosts: ForeignHosts,
+    /// The targets of redirects to other origins, once there are any.
+    pub(super) targets: Option<Box<KnownTargets>>,
     /// The list of hosts for which the client opens HTTPS; `None` before it has sent a list.
     opened: Option<OpenedList>,
     /// The page that the user looks at.
@@ -188,6 +191,7 @@ impl Gateway {
             // companion.
             companion: Companion::new(config.audience.is_in_one_process()),
             hosts: ForeignHosts::default(),
+            targets: None,
             opened: None,
             view: None,
             next: NextPages::default(),
@@ -451,6 +455,6 @@ mod tests {
     /// A gateway keeps those of thousands of idle sessions.
     #[test]
     fn machine_of_a_session_is_small() {
-        assert!(size_of::<Gateway>() <= 1440, "{}", size_of::<Gateway>());
+        assert!(size_of::<Gateway>() <= 1448, "{}", size_of::<Gateway>());
     }
 }

@@ -15,6 +15,7 @@ mod events;
 mod fetched;
 mod handed_over;
 mod holding;
+mod known_redirects;
 mod likely;
 mod limits;
 mod machine;

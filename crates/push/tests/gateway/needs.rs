@@ -8,6 +8,7 @@ use tandem_http::RequestHead;
 use tandem_predict::auto::url::{Kind, parts};
 use tandem_predict::{Candidate, Exchange};
 use tandem_push::gateway::{CopyLifetime, Predictor};
+use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::next_pages::NextPage;
 use tandem_push::scripts::{DataFields, ScriptTable};
 use tandem_push::useless_pushes::{Outcome, UselessTable};
@@ -48,6 +49,7 @@ pub(crate) struct Needs {
     known_for: HashMap<&'static str, Duration>,
     /// The other hosts that the user's earlier visits requested.
     pub(crate) asked_hosts: Vec<&'static str>,
+    redirects: KnownRedirects,
     /// The requests and pushes of pages that were recorded, and whether they were of use.
     pub(crate) asked: Vec<String>,
 }
@@ -238,6 +240,15 @@ impl Predictor for Needs {
 
     fn asked_hosts(&self, _: u32, _: &str) -> HashSet<String> {
         self.asked_hosts.iter().map(|&host| host.into()).collect()
+    }
+
+    fn note_redirect(&mut self, _: u32, redirect: &str, target: &str, is_known: bool) {
+        self.redirects
+            .note(number(redirect), number(target), is_known);
+    }
+
+    fn leads_to(&self, _: u32, redirect: &str, target: &str) -> bool {
+        self.redirects.leads_to(number(redirect), number(target))
     }
 
     fn possible(&self, _: &str) -> Vec<Candidate> {

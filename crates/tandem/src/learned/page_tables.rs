@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use tandem_preload::split;
 use tandem_push::asked_hosts::AskedHosts;
+use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::useless_pushes::{Outcome, UselessTable};
 use tandem_push::wire::url_hash_of;
 
@@ -105,6 +106,31 @@ impl Learned {
         };
         let origin = self.secret.hash_one((browser, scheme, authority));
         self.asked_table().of(origin).map(str::to_owned).collect()
+    }
+
+    /// Notes a browser's request for the target of a redirect, if all sessions are of one user.
+    /// `is_known` tells whether the gateway would have made the same request.
+    pub fn note_redirect(&self, browser: u32, redirect: &str, target: &str, is_known: bool) {
+        if self.serves_one_user() {
+            let [redirect, target] = [redirect, target].map(|url| self.number(browser, url));
+            self.redirect_table().note(redirect, target, is_known);
+        }
+    }
+
+    /// Returns whether the browser's request for the target of a redirect is known.
+    pub fn leads_to(&self, browser: u32, redirect: &str, target: &str) -> bool {
+        let [redirect, target] = [redirect, target].map(|url| self.number(browser, url));
+        self.redirect_table().leads_to(redirect, target)
+    }
+
+    /// Returns a number for a URL in a browser.
+    fn number(&self, browser: u32, url: &str) -> u64 {
+        self.secret.hash_one((browser, url))
+    }
+
+    fn redirect_table(&self) -> MutexGuard<'_, KnownRedirects> {
+        let known_redirects = self.known_redirects.lock();
+        known_redirects.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn asked_table(&self) -> MutexGuard<'_, AskedHosts> {

@@ -100,6 +100,24 @@ fn other_hosts_are_learned_for_one_user_only() {
 }
 
 #[test]
+fn redirects_are_learned_for_one_user_only() {
+    for (min_users, is_learned) in [(1, true), (2, false)] {
+        let config = AutoConfig {
+            min_users,
+            ..AutoConfig::default()
+        };
+        let learned = Learned::new(config, None).unwrap();
+        let (redirect, target) = ("http://a.test/", "http://m.a.test/");
+        for _ in 0..9 {
+            learned.note_redirect(5, redirect, target, true);
+        }
+        assert_eq!(learned.leads_to(5, redirect, target), is_learned);
+        assert!(!learned.leads_to(6, redirect, target), "another browser");
+        assert!(!learned.leads_to(5, redirect, "http://b.test/"));
+    }
+}
+
+#[test]
 fn waste_of_enough_users_is_useless() {
     let config = AutoConfig {
         min_users: 2,

@@ -132,4 +132,13 @@ impl Predictor for SessionPredictor<'_> {
     fn asked_hosts(&self, browser: u32, document: &str) -> HashSet<String> {
         self.learned.asked_hosts(browser, document)
     }
+
+    fn note_redirect(&mut self, browser: u32, redirect: &str, target: &str, is_known: bool) {
+        self.learned
+            .note_redirect(browser, redirect, target, is_known);
+    }
+
+    fn leads_to(&self, browser: u32, redirect: &str, target: &str) -> bool {
+        self.learned.leads_to(browser, redirect, target)
+    }
 }

@@ -1,0 +1,30 @@
+//! The targets of redirects to other origins that the browser of a session is expected to request
+//! (see `known_targets`).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::fetch::PushTarget;
+
+/// The targets of redirects of a session.
+#[derive(Default)]
+pub(super) struct KnownTargets {
+    /// The redirect that was looked up last, until its page handles it.
+    pub(super) looked_up: Option<LookedUp>,
+    /// The redirects whose targets the browser is expected to request.
+    pub(super) awaited: VecDeque<AwaitedTarget>,
+}
+
+/// A redirect to another origin.
+pub(super) struct LookedUp {
+    pub(super) redirect: Arc<str>,
+    pub(super) target: String,
+    /// True if earlier visits have shown the browser's request for the target.
+    pub(super) is_known: bool,
+}
+
+/// A redirect, and the request for its target that the gateway makes or would make.
+pub(super) struct AwaitedTarget {
+    pub(super) redirect: Arc<str>,
+    pub(super) target: PushTarget,
+}

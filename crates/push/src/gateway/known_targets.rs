@@ -1,0 +1,129 @@
+//! The redirects of documents to other origins, at a gateway with one user.
+//!
+//! The gateway compares the browser's request for a target with the one that it would have made.
+//! Once both were equal at enough visits, it follows the redirect
+//! ([`known_redirects`](crate::known_redirects)). The comparison covers the cookies, the referrer
+//! and the fields that show the browser.
+
+use std::sync::Arc;
+
+use tandem_http::{RequestHead, ResponseHead};
+use tandem_preload::{Need, split};
+
+use super::awaited_targets::{AwaitedTarget, LookedUp};
+use super::fetch::PushTarget;
+use super::predictor::{Learned, Predictor};
+use super::session::Gateway;
+use super::table::{FetchId, PageId};
+use crate::fetch_standard::{has_metadata, is_navigation, is_repeatable};
+use crate::response_rules::{is_redirect, redirect_target};
+use crate::url::is_same_origin;
+use crate::wire::RequestHashes;
+
+/// The largest number of requests that are awaited. The oldest makes way.
+const MAX_AWAITED: usize = 16;
+
+/// Returns the target of a redirect whose request the gateway may predict: it is of another origin,
+/// and the redirect sets no cookie.
+fn predictable_target(url: &str, request: &RequestHead, head: &ResponseHead) -> Option<Need> {
+    let is_plain = is_navigation(request)
+        && is_repeatable(&request.fields)
+        && !has_metadata(&request.fields)
+        && !head.fields.contains("set-cookie");
+    let target = redirect_target(url, head).filter(|_| is_plain)?;
+    let (scheme, ..) = split(&target.url)?;
+    let is_other = scheme == request.scheme.as_str() && !is_same_origin(url, &target.url);
+    is_other.then_some(target)
+}
+
+impl Gateway {
+    /// Looks up the target of a redirect of a document. If earlier visits have shown the browser's
+    /// request for it, the redirect is followed. The needs of the target are returned.
+    pub(super) fn look_target_up(
+        &mut self,
+        url: &Arc<str>,
+        request: &RequestHead,
+        head: &ResponseHead,
+        predictor: &dyn Predictor,
+    ) -> Option<Learned> {
+        if !predictor.serves_one_user() {
+            return None;
+        }
+        let target = predictable_target(url, request, head)?;
+        let browser = RequestHashes::of(&request.fields).browser();
+        let is_known = predictor.leads_to(browser, url, &target.url);
+        let learned = is_known.then(|| Learned::of_page(predictor, browser, &target.url));
+        self.targets.get_or_insert_default().looked_up = Some(LookedUp {
+            redirect: Arc::clone(url),
+            target: target.url,
+            is_known,
+        });
+        learned
+    }
+
+    /// Does the same for a push that is a redirect of its page. Returns the page as well, which
+    /// knows the hosts and the likely resources of the target already.
+    pub(super) fn look_pushed_target_up(
+        &mut self,
+        id: FetchId,
+        head: &ResponseHead,
+        predictor: Option<&mut (dyn Predictor + '_)>,
+    ) -> Option<(PageId, Learned)> {
+        let fetch = self.fetches.get(id).filter(|_| is_redirect(head))?;
+        let (page, url) = (fetch.page, Arc::clone(&fetch.target.url));
+        let request = fetch.request.clone().filter(|_| self.is_redirected(id))?;
+        let mut learned = self.look_target_up(&url, &request, head, &*predictor?)?;
+        let record = self.pages.get_mut(page)?;
+        record
+            .asked_hosts
+            .extend(std::mem::take(&mut learned.hosts));
+        let likely = std::mem::take(&mut learned.likely);
+        record.known_resources.add_likely(likely);
+        Some((page, learned))
+    }
+
+    /// Handles a redirect of a document to another origin. Its target is promised if earlier visits
+    /// have shown the browser's request for it. `target` has the referrer of the request.
+    pub(super) fn note_other_origin(&mut self, page: PageId, redirect: &str, target: Need) {
+        let is_of = |it: &LookedUp| *it.redirect == *redirect && it.target == target.url;
+        let targets = self.targets.as_mut();
+        let looked_up = targets.and_then(|targets| targets.looked_up.take());
+        let Some(looked_up) = looked_up.filter(is_of) else {
+            return;
+        };
+        let own_origin_only = self.config.own_origin_only;
+        let record = self.pages.get_mut(page);
+        let Some(request) = record.and_then(|it| it.request_for(&target, own_origin_only)) else {
+            return;
+        };
+        let awaited = &mut self.targets.get_or_insert_default().awaited;
+        awaited.truncate(MAX_AWAITED - 1);
+        awaited.push_front(AwaitedTarget {
+            redirect: redirect.into(),
+            target: PushTarget::of(target.url.as_str().into(), &request),
+        });
+        if looked_up.is_known {
+            self.promise_one(page, target);
+        }
+    }
+
+    /// Tells the predictor whether the browser's request for the target of a redirect is the one
+    /// that the gateway has made or would have made.
+    pub(super) fn compare_with_target(
+        &mut self,
+        hash: u32,
+        request: &RequestHead,
+        predictor: &mut dyn Predictor,
+    ) {
+        let Some(targets) = self.targets.as_mut().filter(|_| is_navigation(request)) else {
+            return;
+        };
+        let awaited = &mut targets.awaited;
+        let at = awaited.iter().position(|it| it.target.hash == hash);
+        if let Some(AwaitedTarget { redirect, target }) = at.and_then(|at| awaited.remove(at)) {
+            let asked = RequestHashes::of(&request.fields);
+            let is_known = target.asked == asked;
+            predictor.note_redirect(asked.browser(), &redirect, &target.url, is_known);
+        }
+    }
+}
