@@ -337,6 +337,17 @@ impl Auto {
         self.answered_by_push(session, page, url, Outcome::Transfer);
     }
 
+    /// Notes the `Content-Type` of a push's response. The path of a URL may not show its kind, and
+    /// no request shows that of a resource which pushes bring at each visit.
+    pub fn push_answered(&mut self, url: &str, content_type: &str) {
+        let kind = Kind::of_media_type(content_type).filter(|kind| kind.is_asset());
+        if let (Some(kind), Some(id)) = (kind, self.store.find(url))
+            && self.store.at(id).kind == Kind::Open
+        {
+            self.store.at_mut(id).kind = kind;
+        }
+    }
+
     /// Notes that a push with `page` confirmed a copy that the client holds. For learning it counts
     /// as a request that is answered 304. The resource is not offered to this session again.
     pub fn push_confirmed(&mut self, session: u64, page: &str, url: &str) {

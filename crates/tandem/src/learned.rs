@@ -343,6 +343,11 @@ impl Learned {
         self.lock().push_used(session, page, url);
     }
 
+    /// See [`Auto::push_answered`].
+    pub fn push_answered(&self, url: &str, content_type: &str) {
+        self.lock().push_answered(url, content_type);
+    }
+
     /// See [`Auto::push_confirmed`].
     pub fn confirmed(&self, session: u64, page: &str, url: &str) {
         self.lock().push_confirmed(session, page, url);

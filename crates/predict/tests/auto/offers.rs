@@ -284,6 +284,32 @@ fn auto_learns_from_used_pushes_of_other_sources() {
     auto.push_used(1000, PAGE, "http://shop.example/of-no-session.png");
 }
 
+/// The path of a style sheet may look like that of a page. Pushes bring it at each visit, so no
+/// request shows what it is.
+#[test]
+fn used_push_with_an_open_path_is_learned_by_its_media_type() {
+    let style = "http://fonts.example/css?family=Oxygen";
+    for (content_type, is_offered) in [
+        (Some("text/css; charset=utf-8"), true),
+        (Some("text/html"), false),
+        (None, false),
+    ] {
+        let mut auto = Auto::new(config(3));
+        let page = |number| exchange(number, number, number as i64 * 60_000, PAGE, None);
+        for number in 0..12 {
+            auto.sending(&page(number));
+            if let Some(content_type) = content_type {
+                auto.push_answered(style, content_type);
+            }
+            auto.push_used(number, PAGE, style);
+            auto.session_closed(number);
+        }
+        let offers = auto.sending(&page(200));
+        let found = offers.iter().any(|offer| &*offer.url == style);
+        assert_eq!(found, is_offered, "{content_type:?}");
+    }
+}
+
 #[test]
 fn probabilities_come_true() {
     // An asset that comes every third time is worth a push at omega 0.9 and not at 0.5.

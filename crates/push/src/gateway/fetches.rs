@@ -200,12 +200,15 @@ impl Gateway {
             visits.lock().note_copy(page.url(), url, copy);
         }
         let lifetime = copy_lifetime(head, unix_time).filter(|_| is_kept);
-        if let Some(predictor) = predictor
-            && lifetime.is_none()
-            && is_kept
-            && head.status == 200
-        {
-            predictor.note_kept(&fetch.target.url, reuse != Reuse::Never);
+        if let Some(predictor) = predictor.filter(|_| is_kept && head.status == 200) {
+            if let Some(content_type) = head.fields.get("content-type")
+                && let Ok(content_type) = std::str::from_utf8(content_type)
+            {
+                predictor.push_answered(&fetch.target.url, content_type);
+            }
+            if lifetime.is_none() {
+                predictor.note_kept(&fetch.target.url, reuse != Reuse::Never);
+            }
         }
         if let Some(push) = self.unreported.get_mut(&fetch.target.hash)
             && push.fetch == id

@@ -45,6 +45,9 @@ pub trait Predictor {
     /// Records that the client used a push that was made for `page`.
     fn used(&mut self, page: &str, url: &str);
 
+    /// Records the `Content-Type` of a push's response.
+    fn push_answered(&mut self, _url: &str, _content_type: &str) {}
+
     /// Records that a push that was made for `page` confirmed a copy of the browser.
     fn confirmed(&mut self, page: &str, url: &str);
 

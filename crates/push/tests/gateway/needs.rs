@@ -50,6 +50,8 @@ pub(crate) struct Needs {
     /// The other hosts that the user's earlier visits requested.
     pub(crate) asked_hosts: Vec<&'static str>,
     redirects: KnownRedirects,
+    /// The URLs of pushes with the types of their responses.
+    pub(crate) types: Vec<String>,
     /// The requests and pushes of pages that were recorded, and whether they were of use.
     pub(crate) asked: Vec<String>,
 }
@@ -240,6 +242,10 @@ impl Predictor for Needs {
 
     fn asked_hosts(&self, _: u32, _: &str) -> HashSet<String> {
         self.asked_hosts.iter().map(|&host| host.into()).collect()
+    }
+
+    fn push_answered(&mut self, url: &str, content_type: &str) {
+        self.types.push(format!("{url} {content_type}"));
     }
 
     fn note_redirect(&mut self, _: u32, redirect: &str, target: &str, is_known: bool) {

@@ -5,12 +5,27 @@ use std::time::Duration;
 use tandem_push::gateway::{Config, PromiseStream};
 use tandem_push::wire::Fate;
 
+use crate::needs::Needs;
 use crate::origin::{page, redirect};
 use crate::pair::Pair;
 use crate::scene::{Scene, head};
 use crate::{FRESH, NAVIGATION, asked_of, fresh_image, html, image};
 
 const OF_PAGE: &[(&str, &str)] = &[("referer", "http://a.test/page")];
+
+/// The path of the style sheet does not show what it is.
+#[test]
+fn predictor_gets_the_types_of_pushes() {
+    let body = "<link rel=stylesheet href=css?f=1><img src=gone.png>";
+    let mut pair = Pair::new(&[
+        ("http://a.test/page", html(body)),
+        ("http://a.test/css?f=1", page("text/css", "")),
+    ]);
+    pair.predictor = Some(Needs::default());
+    pair.load("http://a.test/page", NAVIGATION);
+    let needs = pair.predictor.expect("the scene has a predictor");
+    assert_eq!(needs.types, ["http://a.test/css?f=1 text/css"]);
+}
 
 #[test]
 fn page_and_style_sheets_are_pushed_whole() {

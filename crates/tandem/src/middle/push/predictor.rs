@@ -57,6 +57,10 @@ impl Predictor for SessionPredictor<'_> {
         self.learned.used(self.session, page, url);
     }
 
+    fn push_answered(&mut self, url: &str, content_type: &str) {
+        self.learned.push_answered(url, content_type);
+    }
+
     fn confirmed(&mut self, page: &str, url: &str) {
         self.learned.confirmed(self.session, page, url);
     }
