@@ -1,9 +1,9 @@
 //! The redirects to other origins that a gateway with one user may follow.
 //!
 //! A gateway leaves such a redirect to the browser. It does not know the cookies of the other
-//! origin, and a target may be good for one request only. At a gateway with one user, earlier visits
-//! show both. The table counts the visits in succession at which a redirect led to the same target,
-//! and the browser's request for it was the one that the gateway would have made.
+//! origin, and a target may be good for one request only. At a gateway with one user, earlier
+//! visits show both. A visit counts if the redirect led to the same target as before, and if the
+//! browser's request for it was the one that the gateway would have made.
 
 use tandem_predict::ids::IdMap;
 

@@ -287,7 +287,7 @@ fn auto_learns_from_used_pushes_of_other_sources() {
 /// The path of a style sheet may look like that of a page. Pushes bring it at each visit, so no
 /// request shows what it is.
 #[test]
-fn used_push_with_an_open_path_is_learned_by_its_media_type() {
+fn push_with_an_open_path_is_learned_by_its_type() {
     let style = "http://fonts.example/css?family=Oxygen";
     for (content_type, is_offered) in [
         (Some("text/css; charset=utf-8"), true),
@@ -308,6 +308,34 @@ fn used_push_with_an_open_path_is_learned_by_its_media_type() {
         let found = offers.iter().any(|offer| &*offer.url == style);
         assert_eq!(found, is_offered, "{content_type:?}");
     }
+}
+
+/// Gateways send resources from this probability on to browsers that show no earlier visit.
+#[test]
+fn four_visits_with_empty_caches_make_transfers_likely() {
+    let mut auto = Auto::new(AutoConfig {
+        credit: 1000.0,
+        ..config(1)
+    });
+    let assets: Vec<String> = (0..20)
+        .map(|number| format!("{PAGE}/{number}.png"))
+        .collect();
+    let assets: Vec<&str> = assets.iter().map(String::as_str).collect();
+    let mut least = |number: u64, assets: &[&str]| {
+        let exchange = |url, referer| exchange(number, 1, number as i64 * 60_000, url, referer);
+        let offered = auto.sending(&exchange(PAGE, None));
+        for asset in assets {
+            auto.sending(&exchange(asset, Some(PAGE)));
+        }
+        auto.session_closed(number);
+        let chances = offered.iter().map(|offer| offer.probability);
+        chances.fold(1.0, f64::min)
+    };
+    for number in 0..4 {
+        least(number, &assets);
+    }
+    assert!(least(4, &[]) >= 0.83, "all transferred them");
+    assert!(least(5, &[]) < 0.83, "one visit had a full cache");
 }
 
 #[test]

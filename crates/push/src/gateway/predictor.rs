@@ -147,7 +147,8 @@ pub trait Predictor {
 /// The least probability of a transfer at which a resource is sent to a browser that shows no
 /// earlier visit. By the rule of succession, four visits with empty caches give 5/6. The predictor
 /// reaches this at the fifth visit to the first page that it learns, and one visit with a full
-/// cache brings it below again.
+/// cache brings it below again. It counts at a gateway with one user only: the next visit of another
+/// user says less about a cache.
 const LIKELY: f64 = 0.83;
 
 /// The resources that other users needed.
@@ -329,7 +330,7 @@ impl Learned {
         if let Some(need) = self.need(predictor, candidate) {
             self.needs.push(need);
             self.known.extend(known_for(candidate));
-            if candidate.probability >= LIKELY {
+            if candidate.probability >= LIKELY && predictor.serves_one_user() {
                 self.likely.extend(url_hash_of(&candidate.url));
             }
         }

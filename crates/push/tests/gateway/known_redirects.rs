@@ -23,8 +23,8 @@ fn site(start: Page) -> Vec<(&'static str, Page)> {
     ]
 }
 
-/// Lets a browser visit the site in a new session: it requests the start with these fields, and then
-/// the target with those. Returns the URLs that the start alone has made the gateway request.
+/// Lets a browser visit the site in a new session: it requests the start with these fields, and
+/// then the target with those. Returns the URLs that the start alone has made the gateway request.
 fn visit(
     needs: &mut Needs,
     pages: &[(&str, Page)],
@@ -55,7 +55,7 @@ fn followed(
 }
 
 #[test]
-fn redirect_to_another_origin_is_followed_after_three_visits() {
+fn redirect_is_followed_after_three_visits() {
     for start in [redirect(TARGET), redirect("/next")] {
         let followed = followed(&mut Needs::default(), start, NAVIGATION, NAVIGATION);
         assert_eq!(followed, [4, 5]);

@@ -69,6 +69,11 @@ fn likely_resources_of_a_new_visit_wait_for_no_claim() {
     let mut pair = pair(Needs::of_page(PAGE, LIKELY.to_vec()));
     let fetched = fetches_with(&mut pair, PAGE, NAVIGATION);
     assert_eq!(fetched, 0, "some visits did without them");
+    let mut pair = pair_of_empty_caches();
+    let needs = pair.predictor.as_mut().expect("the scene has a predictor");
+    needs.is_shared = true;
+    let fetched = fetches_with(&mut pair, PAGE, NAVIGATION);
+    assert_eq!(fetched, 0, "the visits were those of other users");
 }
 
 #[test]

@@ -50,6 +50,8 @@ pub(crate) struct Needs {
     /// The other hosts that the user's earlier visits requested.
     pub(crate) asked_hosts: Vec<&'static str>,
     redirects: KnownRedirects,
+    /// True if the gateway has several users.
+    pub(crate) is_shared: bool,
     /// The URLs of pushes with the types of their responses.
     pub(crate) types: Vec<String>,
     /// The requests and pushes of pages that were recorded, and whether they were of use.
@@ -232,7 +234,7 @@ impl Predictor for Needs {
     }
 
     fn serves_one_user(&self) -> bool {
-        true
+        !self.is_shared
     }
 
     fn note_asked_host(&mut self, _: u32, page: &str, url: &str, is_asked: bool) {
