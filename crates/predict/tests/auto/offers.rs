@@ -312,7 +312,7 @@ fn push_with_an_open_path_is_learned_by_its_type() {
 
 /// Gateways send resources from this probability on to browsers that show no earlier visit.
 #[test]
-fn four_visits_with_empty_caches_make_transfers_likely() {
+fn visits_with_empty_caches_make_transfers_likely() {
     let mut auto = Auto::new(AutoConfig {
         credit: 1000.0,
         ..config(1)

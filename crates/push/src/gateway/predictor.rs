@@ -147,8 +147,8 @@ pub trait Predictor {
 /// The least probability of a transfer at which a resource is sent to a browser that shows no
 /// earlier visit. By the rule of succession, four visits with empty caches give 5/6. The predictor
 /// reaches this at the fifth visit to the first page that it learns, and one visit with a full
-/// cache brings it below again. It counts at a gateway with one user only: the next visit of another
-/// user says less about a cache.
+/// cache brings it below again. It counts at a gateway with one user only: visits of other users
+/// say less about a cache.
 const LIKELY: f64 = 0.83;
 
 /// The resources that other users needed.
