@@ -8,7 +8,8 @@
 //! cookies, therefore never serves the request.
 //!
 //! Only style sheets, scripts, images and fonts count. After any other response that sets a cookie,
-//! such as a document or the answer to an upload, earlier pushes need equal cookies.
+//! such as a document or the answer to an upload, earlier pushes need equal cookies. A cookie that
+//! the browser refuses or has already changes nothing.
 
 use std::collections::VecDeque;
 
@@ -42,17 +43,20 @@ impl LaterCookies {
         if !head.fields.contains("set-cookie") {
             return;
         }
-        let is_part =
-            request.method == Method::Get && !is_navigation(request) && is_part_of_page(head);
-        let changes = is_part.then(|| CookieChanges::of(request, head, unix_time));
-        let Some(changes) = changes.flatten() else {
+        let changes = CookieChanges::of(request, head, unix_time);
+        let changes = changes.filter(|_| request.method == Method::Get);
+        // A browser refuses, for example, a cookie of another host.
+        if let Some(changes) = &changes
+            && !changes.alter(&cookies_of(&request.fields))
+        {
+            return;
+        }
+        let is_part = !is_navigation(request) && is_part_of_page(head);
+        let Some(changes) = changes.filter(|_| is_part) else {
             self.changes.clear();
             self.count += 1;
             return;
         };
-        if !changes.alter(&cookies_of(&request.fields)) {
-            return;
-        }
         if self.changes.len() >= MAX_CHANGES {
             self.changes.pop_front();
         }
@@ -201,6 +205,29 @@ mod tests {
             later.note(&request("/first", ""), &self::head(STYLE, "id=1"), 0);
             assert!(!later.lie_between(&kept("", "", 0), &asked));
             assert!(later.lie_between(&kept("", "", 2), &asked));
+        }
+    }
+
+    #[test]
+    fn refused_cookie_of_a_frame_leaves_earlier_changes() {
+        let asked = request("/x.png", "id=1");
+        for (by, cookie, expected) in [
+            (request("/frame", ""), "b=1; Domain=other.test", true),
+            (request("/frame", "b=1"), "b=1", true),
+            (request("/frame", ""), "b=1", false),
+            (
+                RequestHead {
+                    method: Method::Post,
+                    ..request("/upload", "")
+                },
+                "b=1; Domain=other.test",
+                false,
+            ),
+        ] {
+            let mut later = after(&[head(STYLE, "id=1")]);
+            later.note(&by, &head("text/html", cookie), 0);
+            let lie_between = later.lie_between(&kept("", "", 0), &asked);
+            assert_eq!(lie_between, expected, "{by:?} {cookie}");
         }
     }
 

@@ -98,6 +98,14 @@ pub(super) fn is_confirmation(head: &ResponseHead) -> bool {
     head.status == 304 && policy.has_validator && !policy.forbids_storage()
 }
 
+/// Returns whether a browser's cache uses a response without another request because it changes
+/// rarely, although its origin names no lifetime (RFC 9111 section 4.2.2).
+pub(super) fn has_heuristic_lifetime(head: &ResponseHead) -> bool {
+    let policy = ResponsePolicy::of(head);
+    let freshness = policy.freshness(CacheRules::BROWSER, Receipt::default());
+    may_wait(head) && !policy.needs_validation() && freshness.is_fresh(Duration::ZERO)
+}
+
 /// Returns the time for which a browser's cache can use a response without another request, if its
 /// origin names one.
 pub fn fresh_for(head: &ResponseHead) -> Option<Duration> {

@@ -2,9 +2,11 @@
 
 use tandem_http::{RequestHead, ResponseHead};
 
+use super::ArrivedResponse;
 use super::PushStore;
 use super::sharing::is_shareable;
 use crate::client::later_cookies::LaterCookies;
+use crate::client::lifetime::has_heuristic_lifetime;
 use crate::client::matching::Mismatch;
 use crate::client::pushed::KeptPush;
 
@@ -23,11 +25,17 @@ impl LaterCookies {
     pub(super) fn permit(&self, kept: &KeptPush, asked: &RequestHead) -> bool {
         match kept.check(asked) {
             Err(Mismatch::Cookie) => {
-                kept.response.as_ref().is_some_and(is_shareable)
+                kept.response.as_ref().is_some_and(may_be_cached)
                     && self.lie_between(kept, asked)
                     && kept.check_with(asked, true).is_ok()
             }
             result => result.is_ok(),
         }
     }
+}
+
+/// Returns whether a cache of a browser would use a response for a request with other cookies.
+fn may_be_cached(response: &ArrivedResponse) -> bool {
+    let has_lifetime = is_shareable(response) || has_heuristic_lifetime(&response.head);
+    has_lifetime && !response.head.fields.contains("set-cookie")
 }
