@@ -44,9 +44,15 @@ impl Refusals {
     /// Notes the status of a response. Returns true if nothing is pushed from its origin from now
     /// on.
     pub(super) fn note(&mut self, now: Instant, authority: &str, status: u16) -> bool {
+        self.expire(now);
         if !is_refusal(status) {
             if !self.origins.is_empty() {
-                self.origins.remove(&self.hash(authority));
+                let hash = self.hash(authority);
+                // A pause lasts its time: an origin that answers one request may refuse many.
+                let is_paused = |refused: &Refused| refused.in_a_row >= IN_A_ROW;
+                if !self.origins.get(&hash).is_some_and(is_paused) {
+                    self.origins.remove(&hash);
+                }
             }
             return false;
         }
@@ -114,15 +120,20 @@ mod tests {
     }
 
     #[test]
-    fn answer_ends_the_refusals_of_its_origin() {
-        let (mut refusals, now) = (Refusals::default(), Instant::now());
-        for host in ["a.test", "b.test"] {
-            for is_last in [false, false, true] {
-                assert_eq!(refusals.note(now, host, 429), is_last);
-            }
+    fn answer_ends_a_row_of_its_origin_but_no_pause() {
+        let (mut refusals, start) = (Refusals::default(), Instant::now());
+        for is_last in [false, false, true] {
+            assert_eq!(refusals.note(start, "a.test", 429), is_last);
         }
-        refusals.note(now, "a.test", 404);
-        assert!(!refusals.concern("http://a.test/") && refusals.concern("http://b.test/"));
+        refusals.note(start, "b.test", 429);
+        for host in ["a.test", "b.test"] {
+            refusals.note(start + PAUSE / 2, host, 200);
+        }
+        assert!(refusals.concern("http://a.test/") && !refusals.concern("http://b.test/"));
+        assert_eq!(refusals.origins.len(), 1, "the row of b.test has ended");
+        // The answer does not make the pause longer.
+        refusals.expire(start + PAUSE);
+        assert!(!refusals.concern("http://a.test/"));
     }
 
     #[test]

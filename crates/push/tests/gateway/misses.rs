@@ -52,13 +52,15 @@ fn origin_that_refuses_pushes_gets_few_of_them() {
 #[test]
 fn origin_that_refuses_the_browser_gets_no_pushes() {
     for (statuses, expected) in [
-        ([503, 503, 429], 0),
-        ([503, 503, 200], 2),
-        ([404, 404, 404], 2),
+        (&[503, 503, 429][..], 0),
+        (&[503, 503, 200], 2),
+        // An answer does not end the pause.
+        (&[503, 503, 503, 200], 0),
+        (&[404, 404, 404], 2),
     ] {
         let mut scene = Scene::new(Config::default());
         let own = Arc::new(RequestHead::get(Scheme::Http, "b.test", "/own"));
-        for status in statuses {
+        for &status in statuses {
             let now = scene.now;
             let id = scene.gateway.handle_request(now, &own, true);
             let id = id.expect("a GET has a number");
