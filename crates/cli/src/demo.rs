@@ -321,34 +321,33 @@ async fn measure(
     })
 }
 
-#[expect(clippy::print_stdout, reason = "the command's output")]
 fn print(args: &DemoArgs, outcome: &Outcome) -> Result<(), Failure> {
     if args.json {
-        println!("{}", serde_json::to_string_pretty(outcome)?);
+        tandem::cli::print(serde_json::to_string_pretty(outcome)?)?;
         return Ok(());
     }
-    println!(
+    tandem::cli::print(format_args!(
         "Page {:?}, {} resources, over an emulated path of {} round trip and {}:\n",
         outcome.page, outcome.resources, args.rtt, args.rate
-    );
-    println!(
+    ))?;
+    tandem::cli::print(format_args!(
         "{:<41} {:>8} {:>12} {:>12} {:>9}",
         "set-up", "seconds", "bytes up", "bytes down", "requests"
-    );
+    ))?;
     for row in &outcome.rows {
-        println!(
+        tandem::cli::print(format_args!(
             "{:<41} {:>8.2} {:>12} {:>12} {:>9}",
             row.setup, row.time_s, row.bytes_up, row.bytes_down, row.requests
-        );
+        ))?;
     }
-    println!(
+    tandem::cli::print(format_args!(
         "\nThe pair with 100 requests in flight takes {:.0} % of the time and {:.0} % of the bytes \
          of plain HTTP/1.1.",
         outcome.ratio_time * 100.0,
         outcome.ratio_bytes * 100.0
-    );
+    ))?;
     if !args.keep {
-        println!("\nTo see it in a browser, run `tandem demo --keep`.");
+        tandem::cli::print("\nTo see it in a browser, run `tandem demo --keep`.")?;
     }
     Ok(())
 }

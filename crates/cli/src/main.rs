@@ -3,6 +3,8 @@
 //! The proxies are the library `tandem`, which knows nothing of pages, emulated networks and logs.
 //! The research crates know nothing of the proxies. This crate joins both for the user.
 
+#![warn(clippy::print_stderr)]
+
 #[cfg(all(feature = "mimalloc", target_os = "linux"))]
 mod allocator;
 mod demo;

@@ -7,5 +7,6 @@
 pub mod completions;
 pub mod emulator;
 pub mod netns;
+pub mod output;
 pub mod slowpath;
 pub mod stats;

@@ -99,3 +99,52 @@ fn error_without_a_log_has_its_exit_status() {
         assert_eq!(status.code(), Some(1), "{name}");
     }
 }
+
+/// The reader of a pipe may end before the program, as `head` does.
+#[test]
+fn command_without_a_reader_goes_on() {
+    let home = std::env::temp_dir().join(format!("tandem-without-reader-{}", std::process::id()));
+    std::fs::create_dir_all(&home).unwrap();
+    let home_text = home.to_str().unwrap();
+    let text =
+        "[client]\nlisten = [\"http://127.0.0.1:0\"]\ngateway = [\"h2+tcp://127.0.0.1:9\"]\n";
+    let config = file("unread-client.toml", text);
+    let config = config.to_str().unwrap();
+    let run = |arguments: &[&str]| {
+        for (name, output) in lost_logs() {
+            let mut command = tandem(arguments);
+            command.env("HOME", home_text).env_remove("XDG_DATA_HOME");
+            let output = command.stdout(output).stdin(Stdio::null()).output();
+            let output = output.unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            let code = output.status.code();
+            let is_panic = error.contains("panicked") || !matches!(code, Some(0 | 1));
+            assert!(!is_panic, "{arguments:?}, {name}: {code:?} {error}");
+        }
+    };
+    // Without certutil, the first command fails, and there is nothing to remove.
+    let authority = home.join("authority");
+    let authority = [
+        "--yes",
+        "--store",
+        "chromium",
+        "--authority",
+        authority.to_str().unwrap(),
+    ];
+    run(&[&["trust"][..], &authority].concat());
+    run(&[&["trust", "--remove"][..], &authority].concat());
+    let mut again = tandem(&[&["trust", "--remove"][..], &authority].concat());
+    let again = again
+        .env("HOME", home_text)
+        .env_remove("XDG_DATA_HOME")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&again.stdout);
+    assert_eq!(text, "There is nothing to remove.\n");
+    run(&["explain", "-c", config, "http://site.example/"]);
+    run(&["doctor", "client", "-c", config]);
+    run(&["check-config", config]);
+    run(&["share", "-c", config]);
+    run(&["gateways", "--via", "tor://127.0.0.1:9", "--json"]);
+    std::fs::remove_dir_all(home).unwrap();
+}

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::Failure;
 use super::sections::{Configured as _, Section};
+use super::{Failure, tell};
 use crate::config::{
     BridgeOptions, ClientOptions, ConfigError, File, GatewayOptions, RelayOptions,
 };
@@ -32,7 +32,6 @@ pub struct CheckArgs {
     file: Option<PathBuf>,
 }
 
-#[expect(clippy::print_stdout, reason = "the command's output")]
 pub(super) fn check(args: &CheckArgs, transports: &Transports) -> Result<(), Failure> {
     let path = args
         .config
@@ -49,11 +48,12 @@ pub(super) fn check(args: &CheckArgs, transports: &Transports) -> Result<(), Fai
         };
         warnings.extend(missing_places(path));
         for warning in &warnings {
-            println!("warning: {warning}");
+            tell(format_args!("warning: {warning}"));
         }
+        let path = path.display();
         match warnings.len() {
-            0 => println!("{}: good", path.display()),
-            count => println!("{}: can be used, with {count} warning(s)", path.display()),
+            0 => tell(format_args!("{path}: good")),
+            count => tell(format_args!("{path}: can be used, with {count} warning(s)")),
         }
         Ok(())
     })
@@ -134,7 +134,6 @@ fn check_sections(
 }
 
 /// Checks the role of one table. Returns the warnings, or `None` if the file lacks the table.
-#[expect(clippy::print_stdout, reason = "the command's output")]
 fn check_section<S: Section>(
     file: &mut File,
     transports: &Transports,
@@ -149,12 +148,12 @@ fn check_section<S: Section>(
     let role = options.typed_with(transports)?;
     role.check()?;
     let listen: Vec<_> = role.listen().iter().map(ToString::to_string).collect();
-    println!(
+    tell(format_args!(
         "{}: listens on {}, {} thread(s)",
         S::NAME,
         listen.join(", "),
         role.listening().workers
-    );
+    ));
     let mut warnings = role.warnings();
     // A service begins with this check, and the network may not be there yet.
     let unknown = role.look_up_names(LOOK_UP_LIMIT);

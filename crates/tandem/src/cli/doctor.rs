@@ -152,10 +152,9 @@ pub(super) fn run(command: &DoctorCommand, transports: &Transports) -> Result<()
 }
 
 /// Prints the findings and returns the number of faults.
-#[expect(clippy::print_stdout, reason = "the command's output")]
 pub(super) fn print(findings: &[Finding]) -> usize {
     for finding in findings {
-        println!("{finding}");
+        super::tell(finding);
     }
     let is_fault = |finding: &&Finding| finding.verdict == Verdict::Fault;
     findings.iter().filter(is_fault).count()

@@ -36,14 +36,12 @@ pub struct ExplainArgs {
     client: ClientArgs,
 }
 
-#[expect(clippy::print_stdout, reason = "the command's output")]
 pub(super) fn run(args: &ExplainArgs, transports: &Transports) -> Result<(), Failure> {
     let file = serve::read(args.client.config.as_deref())?;
     let options = args.client.options.clone();
     let options = options.or(file.client.unwrap_or_default());
     let config = options.typed_with(transports)?;
-    print!("{}", explain(&config, &args.url)?);
-    Ok(())
+    Ok(super::print(explain(&config, &args.url)?.trim_end())?)
 }
 
 /// The parts of a URL that decide about its route.

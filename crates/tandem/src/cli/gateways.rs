@@ -75,7 +75,6 @@ pub(super) fn run(args: &GatewaysArgs) -> Result<(), Failure> {
     print(&found, args.json)
 }
 
-#[expect(clippy::print_stdout, reason = "the command's output")]
 fn print(found: &[GatewayExit], json: bool) -> Result<(), Failure> {
     if json {
         let rows: Vec<_> = found
@@ -84,19 +83,19 @@ fn print(found: &[GatewayExit], json: bool) -> Result<(), Failure> {
                 serde_json::json!({ "fingerprint": exit.fingerprint, "nickname": exit.nickname, "address": exit.address, "bandwidth": exit.bandwidth })
             })
             .collect();
-        println!("{}", serde_json::to_string_pretty(&rows)?);
+        super::print(serde_json::to_string_pretty(&rows)?)?;
     } else if found.is_empty() {
         return Err("no exit announces a gateway".into());
     } else {
-        println!(
+        super::print(format_args!(
             "{:<42} {:<20} {:<16} {:>9}",
             "fingerprint", "nickname", "address", "weight"
-        );
+        ))?;
         for exit in found {
-            println!(
+            super::print(format_args!(
                 "{:<42} {:<20} {:<16} {:>9}",
                 exit.fingerprint, exit.nickname, exit.address, exit.bandwidth
-            );
+            ))?;
         }
     }
     Ok(())

@@ -3,6 +3,8 @@
 //! The package `tandem-cli` builds the program for users, and adds the commands that need more than
 //! the proxies.
 
+#![warn(clippy::print_stderr)]
+
 pub mod ask;
 mod check_config;
 mod compat;
@@ -268,6 +270,21 @@ pub fn exit(result: Result<(), Failure>) -> ExitCode {
 fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
     let error = error.downcast_ref::<std::io::Error>();
     error.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// Writes a line to standard output, which `println!` would do with a panic if it fails.
+///
+/// # Errors
+/// Returns the error of standard output, such as that of a pipe whose reader has ended.
+pub fn print(line: impl std::fmt::Display) -> std::io::Result<()> {
+    let line = format!("{line}\n");
+    std::io::stdout().write_all(line.as_bytes())
+}
+
+/// Writes a line to standard output, or loses it. The command goes on if nothing reads its output
+/// any more: it changes something, or its exit status is an answer too.
+pub(crate) fn tell(line: impl std::fmt::Display) {
+    let _ = print(line);
 }
 
 /// Writes a line to standard error. A line that cannot be written is lost: the disk of the log may

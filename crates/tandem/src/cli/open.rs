@@ -29,7 +29,6 @@ pub struct OpenArgs {
     print: bool,
 }
 
-#[expect(clippy::print_stdout, reason = "the command's output")]
 pub(super) fn run(args: &OpenArgs) -> Result<(), Failure> {
     let url = match ask(&args.process.control()?, "open")? {
         ControlResponse::Url(url) if is_dashboard(&url) => url,
@@ -39,12 +38,12 @@ pub(super) fn run(args: &OpenArgs) -> Result<(), Failure> {
         ControlResponse::Error(problem) => return Err(problem.into()),
         _ => return Err("the process answered another question".into()),
     };
-    println!("{url}");
+    super::print(&url)?;
     if args.print {
         return Ok(());
     }
     if own_user()? == ROOT {
-        eprintln!("tandem: root opens no browser: open the address above as another user");
+        super::note("tandem: root opens no browser: open the address above as another user");
         return Ok(());
     }
     open(&url)

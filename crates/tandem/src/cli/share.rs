@@ -48,7 +48,7 @@ pub(super) fn run(args: &ShareArgs) -> Result<(), Failure> {
     }
     eprintln!("On the other machine: tandem init --from 'URL'");
     if url.token().is_some() {
-        eprintln!("Keep the URL secret: its token admits everyone who has it.");
+        super::note("Keep the URL secret: its token admits everyone who has it.");
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::init::quoted;
-use super::{Failure, serve};
+use super::{Failure, note, serve, tell};
 use crate::config::open::{check_hosts, constraints};
 use crate::hosts::HostPattern;
 use crate::transport::tls::authority::{
@@ -84,7 +84,6 @@ pub(super) fn run(args: &TrustArgs) -> Result<(), Failure> {
     install(args, &directory, &places, listed)
 }
 
-#[expect(clippy::print_stdout, reason = "the command's output")]
 fn install(
     args: &TrustArgs,
     directory: &Path,
@@ -113,25 +112,24 @@ fn install(
     }
     if state != AuthorityState::Good {
         authority::create(directory, &opened, now)?;
-        println!("created {}", key_file(directory).display());
+        tell(format_args!("created {}", key_file(directory).display()));
     }
     add_to(&chosen.stores, directory)?;
     if !opened.is_empty() {
-        println!("\nRestart the browsers and the client that lists these hosts.");
+        tell("\nRestart the browsers and the client that lists these hosts.");
         return Ok(());
     }
-    println!(
+    tell(
         "\nRestart the browsers, and let the client listen for them:\n  \
          tandem client --listen h2+tls://127.0.0.1:8119 --listen http://127.0.0.1:8118 …\n\
-         The address for the browsers is http://127.0.0.1:8118/proxy.pac as before."
+         The address for the browsers is http://127.0.0.1:8118/proxy.pac as before.",
     );
     Ok(())
 }
 
 /// Tells the user the consequences, and the changes that will be made.
-#[expect(clippy::print_stdout, reason = "the command's output")]
 fn print_plan(directory: &Path, state: AuthorityState, opened: &[String], chosen: &ChosenStores) {
-    println!(
+    tell(format_args!(
         "The local authority of Tandem can certify {}{} only: critical name\n\
          constraints make programs refuse its certificates for any other host.\n",
         HOSTS.join(", "),
@@ -139,34 +137,28 @@ fn print_plan(directory: &Path, state: AuthorityState, opened: &[String], chosen
             .iter()
             .map(|name| format!(", {name}"))
             .collect::<String>()
-    );
+    ));
     if !opened.is_empty() {
-        println!("{}", consequences(opened));
+        tell(consequences(opened));
     }
-    println!("These changes will be made:");
+    tell("These changes will be made:");
+    let key = key_file(directory);
+    let key = key.display();
     match state {
         AuthorityState::Good => {}
-        AuthorityState::Missing => {
-            println!("  create {} (mode 0600)", key_file(directory).display())
-        }
-        AuthorityState::Old => {
-            println!("  replace {}, which expires", key_file(directory).display())
-        }
-        AuthorityState::Other => println!(
-            "  replace {}, which is for other hosts",
-            key_file(directory).display()
-        ),
+        AuthorityState::Missing => tell(format_args!("  create {key} (mode 0600)")),
+        AuthorityState::Old => tell(format_args!("  replace {key}, which expires")),
+        AuthorityState::Other => tell(format_args!("  replace {key}, which is for other hosts")),
     }
     for store in &chosen.stores {
-        println!("  add \"{NAME}\" to {store}");
+        tell(format_args!("  add \"{NAME}\" to {store}"));
     }
     for left_out in &chosen.left_out {
-        println!("Left out: {left_out}");
+        tell(format_args!("Left out: {left_out}"));
     }
 }
 
 /// Adds the authority to stores, and records those that trust it.
-#[expect(clippy::print_stdout, reason = "the command's output")]
 fn add_to(stores: &[Store], directory: &Path) -> Result<(), Failure> {
     let mut failed = 0;
     for store in stores {
@@ -176,11 +168,11 @@ fn add_to(stores: &[Store], directory: &Path) -> Result<(), Failure> {
         match store.add(&certificate_file(directory)) {
             Ok(()) => {
                 stores::record(directory, store, Progress::Trusts)?;
-                println!("added to {store}");
+                tell(format_args!("added to {store}"));
             }
             Err(error) => {
                 failed += 1;
-                eprintln!("tandem: {store}: {error}{}", error.remedy());
+                note(format_args!("tandem: {store}: {error}{}", error.remedy()));
                 // What is left of the change stays recorded, for --remove.
                 if store.clear() {
                     stores::forget(directory, store)?;
@@ -194,7 +186,6 @@ fn add_to(stores: &[Store], directory: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-#[expect(clippy::print_stdout, reason = "the command's output")]
 fn remove(args: &TrustArgs, directory: &Path, places: &StoreDirectories) -> Result<(), Failure> {
     let chosen = stores::to_remove(&args.store, places, &stores::recorded(directory)?)?;
     let files: Vec<_> = [key_file(directory), certificate_file(directory)]
@@ -202,15 +193,15 @@ fn remove(args: &TrustArgs, directory: &Path, places: &StoreDirectories) -> Resu
         .filter(|file| args.store.is_empty() && file.exists())
         .collect();
     if chosen.is_empty() && files.is_empty() {
-        println!("There is nothing to remove.");
+        tell("There is nothing to remove.");
         return Ok(());
     }
-    println!("These changes will be made:");
+    tell("These changes will be made:");
     for store in &chosen {
-        println!("  remove \"{NAME}\" from {store}");
+        tell(format_args!("  remove \"{NAME}\" from {store}"));
     }
     for file in &files {
-        println!("  delete {}", file.display());
+        tell(format_args!("  delete {}", file.display()));
     }
     confirm(args)?;
     let mut failed = 0;
@@ -218,12 +209,12 @@ fn remove(args: &TrustArgs, directory: &Path, places: &StoreDirectories) -> Resu
         match store.remove() {
             Ok(()) => {
                 stores::forget(directory, store)?;
-                println!("removed from {store}");
+                tell(format_args!("removed from {store}"));
             }
             Err(error) => {
                 failed += 1;
                 let remedy = remedy(store, &error, directory);
-                eprintln!("tandem: {store}: {error}{remedy}");
+                note(format_args!("tandem: {store}: {error}{remedy}"));
             }
         }
     }
@@ -234,9 +225,9 @@ fn remove(args: &TrustArgs, directory: &Path, places: &StoreDirectories) -> Resu
     if !files.is_empty() {
         delete(directory)?;
         for file in &files {
-            println!("deleted {}", file.display());
+            tell(format_args!("deleted {}", file.display()));
         }
-        println!("A client that lists hosts in [open] does not start: empty its lists.");
+        tell("A client that lists hosts in [open] does not start: empty its lists.");
     }
     Ok(())
 }
@@ -313,7 +304,6 @@ impl AuthorityState {
 }
 
 /// Asks the user, unless `--yes` is given.
-#[expect(clippy::print_stdout, reason = "the command's question")]
 fn confirm(args: &TrustArgs) -> Result<(), Failure> {
     if args.yes {
         return Ok(());
@@ -322,8 +312,9 @@ fn confirm(args: &TrustArgs) -> Result<(), Failure> {
     if !stdin.is_terminal() {
         return Err("no terminal for the question: add --yes to make these changes".into());
     }
-    print!("Continue? [y/N] ");
-    std::io::stdout().flush()?;
+    let mut out = std::io::stdout();
+    out.write_all(b"Continue? [y/N] ")?;
+    out.flush()?;
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer)?;
     match answer.trim().to_ascii_lowercase().as_str() {

@@ -15,6 +15,7 @@ use tandem_lab::bench::sessions::SessionsLoad;
 use tandem_lab::bench::{Size, bridge, bulk, proxy, quiet, session, sessions};
 use tandem_link::text;
 use tandem_net::emulator::topology::LinkText;
+use tandem_net::output;
 
 /// The kinds of measurement.
 #[derive(Debug, Subcommand)]
@@ -371,16 +372,15 @@ fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "tandem-lab bench: {line}");
 }
 
-#[expect(clippy::print_stdout, reason = "the answer to the command")]
 fn answer(
     json: bool,
     report: &impl Serialize,
     table: impl FnOnce() -> String,
 ) -> Result<ExitCode, Box<dyn Error>> {
     if json {
-        println!("{}", serde_json::to_string_pretty(report)?);
+        output::print(serde_json::to_string_pretty(report)?)?;
     } else {
-        print!("{}", table());
+        output::print(table())?;
     }
     Ok(ExitCode::SUCCESS)
 }

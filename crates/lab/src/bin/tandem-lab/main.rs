@@ -1,6 +1,8 @@
 //! `tandem-lab`: experiments on emulated networks and on a private Tor network. One module per
 //! command.
 
+#![warn(clippy::print_stderr)]
+
 mod attack;
 mod bench;
 mod coding;
@@ -16,6 +18,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use tandem_net::completions::CompletionsArgs;
+use tandem_net::output;
 
 /// Experiments on emulated networks and on a private Tor network.
 #[derive(Debug, Parser)]
@@ -69,7 +72,7 @@ fn main() -> ExitCode {
         LabCommand::Completions(arguments) => completions(&arguments),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("tandem-lab: {error}");
+        output::report("tandem-lab", &*error);
         ExitCode::FAILURE
     })
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::Args;
+use tandem_net::output;
 use tandem_web::origin::Origin;
 use tandem_web::page::{Page, Site};
 use tokio::net::TcpListener;
@@ -38,11 +39,11 @@ pub(crate) fn run(arguments: &OriginArguments) -> Result<ExitCode, Box<dyn Error
         let listener = TcpListener::bind(arguments.listen)
             .await
             .map_err(|error| format!("cannot listen on {}: {error}", arguments.listen))?;
-        eprintln!(
-            "tandem-lab origin: {} on http://{}/",
+        output::note(format_args!(
+            "tandem-lab origin: {} on http://{}/\n",
             arguments.page,
             listener.local_addr()?
-        );
+        ));
         origin.serve(listener).await;
         Ok(ExitCode::SUCCESS)
     })

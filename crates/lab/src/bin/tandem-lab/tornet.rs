@@ -25,6 +25,7 @@ use tandem_lab::tornet::{
 use tandem_link::text;
 use tandem_net::emulator::Snapshot;
 use tandem_net::emulator::sys::{self, ChildSetup};
+use tandem_net::output;
 use tandem_web::page::Page;
 
 type Failure = Box<dyn Error>;
@@ -253,7 +254,7 @@ fn follow(mut child: Child, directory: &RunDirectory) -> Result<ExitCode, Failur
         let mut text = String::new();
         log.seek(SeekFrom::Start(shown))?;
         shown += log.read_to_string(&mut text)? as u64;
-        eprint!("{text}");
+        output::note(text);
         if let Some(status) = ended {
             if directory.load()?.is_none() {
                 directory.remove()?;
@@ -267,7 +268,7 @@ fn follow(mut child: Child, directory: &RunDirectory) -> Result<ExitCode, Failur
         }
         let state = directory.load()?;
         if let Some(state) = state.filter(|state| state.phase == Phase::Ready) {
-            eprint!("{}", describe(&state));
+            output::note(describe(&state));
             return Ok(ExitCode::SUCCESS);
         }
         std::thread::sleep(Duration::from_millis(100));
@@ -284,7 +285,6 @@ struct TornetReport {
     counters: Option<Snapshot>,
 }
 
-#[expect(clippy::print_stdout, reason = "the answer to the command")]
 fn status(arguments: &StatusArguments) -> Result<ExitCode, Failure> {
     let directory = RunDirectory::of(&arguments.instance.instance)?;
     let state = directory.load()?;
@@ -307,20 +307,14 @@ fn status(arguments: &StatusArguments) -> Result<ExitCode, Failure> {
             .as_ref()
             .is_some_and(|state| state.phase == Phase::Ready);
     if arguments.json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&TornetReport {
-                up,
-                state,
-                dead,
-                counters
-            })?
-        );
+        output::print(serde_json::to_string_pretty(&TornetReport {
+            up,
+            state,
+            dead,
+            counters,
+        })?)?;
     } else {
-        print!(
-            "{}",
-            in_words(state.as_ref(), alive, &dead, counters.as_ref())
-        );
+        output::print(in_words(state.as_ref(), alive, &dead, counters.as_ref()))?;
     }
     Ok(if up {
         ExitCode::SUCCESS

@@ -9,6 +9,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitCode};
 
 use tandem_net::emulator::sys;
+use tandem_net::output;
 
 use crate::{OWN_FAILURE, rootless};
 
@@ -33,13 +34,17 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     if let Err(error) = prepared.and_then(|()| sys::mount_own_proc()) {
         // Inside some containers /proc may not be mounted again; everything else works with the old
         // one.
-        eprintln!("tandem-link: the command sees the processes outside: {error}");
+        output::note(format_args!(
+            "tandem-link: the command sees the processes outside: {error}\n"
+        ));
     }
     let user = std::env::var(rootless::VARIABLE)
         .ok()
         .and_then(|text| rootless::User::parse(&text));
     if let Some(Err(error)) = user.map(rootless::become_user_again) {
-        eprintln!("tandem-link: the command runs as root of its own user namespace: {error}");
+        output::note(format_args!(
+            "tandem-link: the command runs as root of its own user namespace: {error}\n"
+        ));
     }
     let mut command = Command::new(&program);
     command.args(arguments).env_remove(rootless::VARIABLE);
@@ -47,7 +52,10 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match command.spawn() {
         Ok(child) => ExitCode::from(wait_for(child.id()) as u8),
         Err(error) => {
-            eprintln!("tandem-link: {}: {error}", program.display());
+            output::note(format_args!(
+                "tandem-link: {}: {error}\n",
+                program.display()
+            ));
             ExitCode::from(if error.kind() == io::ErrorKind::NotFound {
                 127
             } else {

@@ -7,6 +7,8 @@
 //! - [`rootless`]: the preparation that a user without privileges needs.
 //! - [`init`]: process 1 of the command's process namespace, so that no process outlives the link.
 
+#![warn(clippy::print_stderr)]
+
 mod addresses;
 mod init;
 mod options;
@@ -21,6 +23,7 @@ use clap::{CommandFactory as _, Parser as _};
 use options::{Arguments, Mode};
 use tandem_link::profile;
 use tandem_net::completions::CompletionsArgs;
+use tandem_net::output;
 
 /// Exit code for failures of ours, as `env` and `timeout` use it.
 const OWN_FAILURE: u8 = 125;
@@ -40,7 +43,7 @@ fn main() -> ExitCode {
         Some(Mode::ShellEnd(arguments)) => self_test::beside::run_end(&arguments),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("tandem-link: {error}");
+        output::report("tandem-link", &*error);
         ExitCode::from(OWN_FAILURE)
     })
 }
@@ -50,7 +53,6 @@ fn completions(arguments: &CompletionsArgs) -> Result<ExitCode, Box<dyn std::err
     Ok(ExitCode::SUCCESS)
 }
 
-#[expect(clippy::print_stdout, reason = "the answer to the command")]
 fn list_profiles() -> Result<ExitCode, Box<dyn std::error::Error>> {
     for profile in profile::all() {
         let rate = |config: &tandem_link::LinkConfig| match config.rate {
@@ -58,7 +60,7 @@ fn list_profiles() -> Result<ExitCode, Box<dyn std::error::Error>> {
             _ => "unlimited".into(),
         };
         let rtt = profile.down.delay + profile.up.delay;
-        println!(
+        output::print(format_args!(
             "{:<14} {:>4} ms, {:>6} / {:<6} Mbit/s, loss {:.1} %: {}",
             profile.name,
             rtt.as_millis(),
@@ -66,7 +68,7 @@ fn list_profiles() -> Result<ExitCode, Box<dyn std::error::Error>> {
             rate(&profile.up),
             profile.down.loss.expected() * 100.0,
             profile.about
-        );
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -22,6 +22,7 @@ use tandem_link::rate::Rate;
 use tandem_net::emulator::network::{Setup, TwoHosts};
 use tandem_net::emulator::{Emulator, sys};
 use tandem_net::netns::Netns;
+use tandem_net::output;
 use tandem_net::stats::percentile;
 
 use crate::rootless;
@@ -90,7 +91,6 @@ impl Row {
 }
 
 /// Runs all tests; the exit code says whether all passed.
-#[expect(clippy::print_stdout, reason = "the answer to the command")]
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     // Other shells have privileges of their own, and run as whoever called this.
     let compared = beside::compare(&arguments.compare)?;
@@ -108,14 +108,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let chosen =
         |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
     for (name, test) in tests.into_iter().filter(|(name, _)| chosen(name)) {
-        eprintln!("testing {name} …");
+        output::note(format_args!("testing {name} …\n"));
         rows.extend(test()?);
     }
     rows.extend(compared);
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&rows)?);
+        output::print(serde_json::to_string_pretty(&rows)?)?;
     } else {
-        print!("{}", table(&rows));
+        output::print(table(&rows))?;
     }
     Ok(if rows.iter().all(|row| row.pass) {
         ExitCode::SUCCESS

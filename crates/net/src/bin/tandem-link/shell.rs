@@ -21,6 +21,7 @@ use tandem_net::emulator::sys::{self, ChildSetup};
 use tandem_net::emulator::topology::{HostPlan, LinkPlan, OUTSIDE, Topology};
 use tandem_net::emulator::{Emulator, EmulatorError, Snapshot};
 use tandem_net::netns::Netns;
+use tandem_net::output;
 
 use crate::addresses::{self, Addresses};
 use crate::init;
@@ -138,14 +139,18 @@ fn run(
     };
     let emulator = network::set_up(topology, &namespaces, &setup)?;
     if let Some(warning) = emulator.warning().filter(|_| !arguments.quiet) {
-        eprintln!("tandem-link: {warning}");
+        output::note(format_args!("tandem-link: {warning}\n"));
     }
     if !arguments.quiet && topology.links.iter().any(has_idle_queue) {
-        eprintln!("tandem-link: a queue never fills without a rate; add --rate");
+        output::note(format_args!(
+            "tandem-link: a queue never fills without a rate; add --rate\n"
+        ));
     }
     if user.is_some() && !arguments.quiet && topology.hosts.iter().any(|host| host.name == OUTSIDE)
     {
-        eprintln!("tandem-link: not root: TCP and UDP go on to the host around through a relay");
+        output::note(format_args!(
+            "tandem-link: not root: TCP and UDP go on to the host around through a relay\n"
+        ));
     }
     let mut log = arguments
         .log
@@ -302,7 +307,11 @@ fn tick(snapshot: &Snapshot, live: bool, log: &mut Option<Log>) -> io::Result<()
             )
         };
         let links: Vec<String> = snapshot.links.iter().map(link).collect();
-        eprintln!("{:8.1} s  {}", snapshot.time_s, links.join("; "));
+        output::note(format_args!(
+            "{:8.1} s  {}\n",
+            snapshot.time_s,
+            links.join("; ")
+        ));
     }
     log.as_mut().map_or(Ok(()), |log| log.write(snapshot))
 }
@@ -355,7 +364,7 @@ fn finish(
     record: Option<RecordFile>,
 ) -> Result<(), Failure> {
     if !arguments.quiet {
-        eprint!("{}", snapshot.summary());
+        output::note(snapshot.summary());
     }
     log.map_or(Ok(()), |log| log.finish(&snapshot))?;
     if let Some(record) = record {

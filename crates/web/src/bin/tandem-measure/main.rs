@@ -2,6 +2,8 @@
 //!
 //! - [`options`]: the command line. [`run`]: the commands, which only use [`tandem_web::measure`].
 
+#![warn(clippy::print_stderr)]
+
 mod options;
 mod run;
 
@@ -11,7 +13,7 @@ use clap::Parser as _;
 
 fn main() -> ExitCode {
     run::run(options::Arguments::parse().command).unwrap_or_else(|error| {
-        eprintln!("tandem-measure: {error}");
+        tandem_net::output::report("tandem-measure", &*error);
         ExitCode::FAILURE
     })
 }

@@ -93,7 +93,9 @@ async fn serve(arguments: ServeArguments) -> Result<ExitCode, Failure> {
     let served = start(&page, listen, origin).await?;
     for (shard, address) in served.addresses().iter().enumerate() {
         let name = &served.site().authorities()[shard % served.site().authorities().len()];
-        eprintln!("tandem-measure: {page} on {address} as {name}");
+        tandem_net::output::note(format_args!(
+            "tandem-measure: {page} on {address} as {name}\n"
+        ));
     }
     std::future::pending().await
 }
@@ -221,7 +223,7 @@ fn write_all(report: &Report, output: &OutputArguments) -> Result<(), Failure> {
             .flatten()
             .any(|path| is_standard(path));
         if taken {
-            eprint!("{}", report.text())
+            tandem_net::output::note(report.text())
         } else {
             write(Path::new("-"), &report.text())?
         }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tandem_lab::tornet::discovery::{DiscoveryPlan, run as measure};
+use tandem_net::output;
 
 use super::{Failure, Instance, say};
 
@@ -32,7 +33,6 @@ pub(crate) struct DiscoverArguments {
 }
 
 /// Measures. The exit code is 4 if a visit has a fault.
-#[expect(clippy::print_stdout, reason = "the answer to the command")]
 pub(super) fn run(arguments: DiscoverArguments) -> Result<ExitCode, Failure> {
     let plan = DiscoveryPlan {
         instance: arguments.instance.instance,
@@ -46,9 +46,9 @@ pub(super) fn run(arguments: DiscoverArguments) -> Result<ExitCode, Failure> {
     };
     let report = measure(&plan, &mut say)?;
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        output::print(serde_json::to_string_pretty(&report)?)?;
     } else {
-        print!("{}", report.table());
+        output::print(report.table())?;
     }
     Ok(match report.faults().next() {
         None => ExitCode::SUCCESS,

@@ -12,6 +12,7 @@ use tandem_lab::tornet::measure::{
 use tandem_lab::tornet::state::Phase;
 use tandem_lab::tornet::{RunDirectory, take_down};
 use tandem_net::emulator::sys::{self, ChildSetup};
+use tandem_net::output;
 use tandem_web::loader;
 
 use super::{Failure, Instance, say};
@@ -117,7 +118,6 @@ fn in_flight(text: &str) -> Result<usize, String> {
 }
 
 /// Measures.
-#[expect(clippy::print_stdout, reason = "the answer to the command")]
 pub(super) fn run(arguments: MeasureArguments) -> Result<ExitCode, Failure> {
     let json = arguments.json;
     let no_conflux = arguments.no_conflux;
@@ -131,9 +131,9 @@ pub(super) fn run(arguments: MeasureArguments) -> Result<ExitCode, Failure> {
     network.end_on_signals()?;
     let report = measure(&plan, &mut say)?;
     if json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        output::print(serde_json::to_string_pretty(&report)?)?;
     } else {
-        print!("{}", report.table());
+        output::print(report.table())?;
     }
     let complete = report.rows.iter().all(|row| row.failures.is_empty());
     Ok(if complete {

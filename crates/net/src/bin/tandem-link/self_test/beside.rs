@@ -23,6 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::{Args, ValueEnum};
 use socket2::SockRef;
 use tandem_net::emulator::sys::{self, ChildSetup};
+use tandem_net::output;
 use tandem_net::stats::{Summary, percentile};
 
 use super::{Failure, PROBE_PRIORITY, Row};
@@ -183,7 +184,10 @@ pub(super) fn compare(arguments: &CompareArguments) -> Result<Vec<Row>, Failure>
         let mut shells = [Shell::new(other, other.clone()), ours];
         for turn in 1..=*turns {
             for shell in &mut shells {
-                eprintln!("measuring {}, turn {turn} of {turns} …", shell.name);
+                output::note(format_args!(
+                    "measuring {}, turn {turn} of {turns} …\n",
+                    shell.name
+                ));
                 take_turn(shell, delayed, *time)?;
             }
         }
