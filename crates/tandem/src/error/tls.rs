@@ -61,6 +61,12 @@ fn certificate(error: &CertificateError, side: Side) -> Cow<'static, str> {
         {
             format!("{BAD_CERTIFICATE}: {error}: check the host, or add ?sni=NAME").into()
         }
+        // The log would name a visited host.
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
+            if side == Side::Origin =>
+        {
+            "its certificate is for other names than that of this host".into()
+        }
         // rustls has no name for this error of webpki.
         other if side == Side::Peer && other.to_string().contains("CaUsedAsEndEntity") => {
             "its certificate is that of an authority (CA:TRUE), which cannot be a gateway's too: \
@@ -170,6 +176,19 @@ mod tests {
             words.contains("says 22 November 2026, 09:00 UTC"),
             "{words}"
         );
+    }
+
+    #[test]
+    fn names_of_an_origin_are_left_out() {
+        let name = "a.static.example.com";
+        let error = Error::InvalidCertificate(CertificateError::NotValidForNameContext {
+            expected: rustls::pki_types::ServerName::try_from(name).expect("a name"),
+            presented: vec!["DnsName(\"*.example.com\")".to_owned()],
+        });
+        let words = explain(&error, Side::Origin);
+        assert!(words.contains("for other names"), "{words}");
+        assert!(!words.contains("example"), "{words}");
+        assert!(explain(&error, Side::Peer).contains(name));
     }
 
     #[test]
