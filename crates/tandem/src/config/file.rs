@@ -112,6 +112,10 @@ impl File {
             problem: unknown_key(&error, &text).unwrap_or_else(|| without_source(&error, &text)),
         };
         let mut read = read.map_err(problem)?;
+        if let Some(problem) = given_twice(&text) {
+            let file = path.display().to_string();
+            return Err(ConfigError::Parse { file, problem });
+        }
         if !read.route.is_empty() {
             let routes = std::mem::take(&mut read.route);
             read.client.get_or_insert_default().route.extend(routes);
@@ -126,6 +130,37 @@ impl File {
         }
         Ok(read)
     }
+}
+
+/// The keys of the tables of the client, each with the key in `[client]` that means the same.
+const DOUBLES: [(&str, &str, &str); 12] = [
+    ("solo", "mode", "solo"),
+    ("solo", "connections", "solo-connections"),
+    ("solo", "pipelining", "solo-pipelining"),
+    ("solo", "except", "solo-except"),
+    ("solo", "allow-dest", "solo-allow-dest"),
+    ("solo", "hold-out", "solo-hold-out"),
+    ("solo", "state", "solo-state"),
+    ("open", "hosts", "open-https"),
+    ("open", "at-gateway", "open-https-at-gateway"),
+    ("open", "ports", "open-https-port"),
+    ("open", "ca", "open-https-ca"),
+    ("open", "early", "open-https-early"),
+];
+
+/// Formats the error about an option that a file gives in two tables: one value would be ignored.
+fn given_twice(text: &str) -> Option<String> {
+    let file: toml::Table = text.parse().ok()?;
+    let has = |table: &str, key: &str| {
+        let table = file.get(table).and_then(toml::Value::as_table);
+        table.is_some_and(|table| table.contains_key(key))
+    };
+    let (table, key, client) = DOUBLES
+        .iter()
+        .find(|(table, key, client)| has(table, key) && has("client", client))?;
+    Some(format!(
+        "`{key}` in [{table}] and `{client}` in [client] are the same option: keep one of them"
+    ))
 }
 
 /// Formats the error about an unknown key, with the known key that may be meant.
@@ -155,6 +190,11 @@ fn line_of(error: &toml::de::Error, text: &str) -> usize {
     before.map_or(1, |before| before.matches('\n').count() + 1)
 }
 
+/// The tables that a file has once.
+const SINGLE_TABLES: [&str; 7] = [
+    "client", "gateway", "relay", "bridge", "issuer", "solo", "open",
+];
+
 /// Formats an error with the number of its line and the key there. The text of the line is left
 /// out: the file may be one of secrets, given by mistake, and a URL may contain a password.
 fn without_source(error: &toml::de::Error, text: &str) -> String {
@@ -169,6 +209,14 @@ fn without_source(error: &toml::de::Error, text: &str) -> String {
     let key = source.split_once('=').map(|(key, _)| key.trim());
     let key = key.filter(is_key).map(|key| format!("`{key}`: "));
     let is_in_table = text.lines().take(line).any(|it| it.starts_with('['));
+    let array = source.trim().strip_prefix("[[");
+    let array = array.and_then(|rest| rest.split(']').next());
+    let single = array.filter(|name| SINGLE_TABLES.contains(name));
+    if let Some(name) = single {
+        return format!(
+            "line {line}: there is one table of this name: write [{name}] for [[{name}]]"
+        );
+    }
     let advice = if !is_in_table {
         "; the options of a role stand below the name of its table, such as [client]"
     } else if message.ends_with("expected a sequence") {
@@ -239,6 +287,32 @@ mod tests {
         assert!(problem("[gateway]\nzzz = 1\n").contains("the keys are: "));
     }
 
+    #[test]
+    fn option_in_two_tables_is_an_error() {
+        for (table, key, client) in DOUBLES {
+            let text = format!("[client]\n{client} = []\n[{table}]\n{key} = []\n");
+            let words = given_twice(&text).expect("an error");
+            assert!(
+                words.starts_with(&format!("`{key}` in [{table}]")),
+                "{words}"
+            );
+        }
+        let apart = "[client]\nsolo = \"direct\"\nopen-https-ca = \"a\"\n[solo]\nexcept = []\n";
+        assert_eq!(given_twice(apart), None);
+        // A new key of a table needs a line in the list.
+        for table in ["solo", "open"] {
+            let words = problem(&format!("[{table}]\nzzz = 1\n"));
+            let (_, keys) = words.split_once("the keys are: ").expect("the keys");
+            for key in keys.split(", ") {
+                let mut listed = DOUBLES.iter();
+                assert!(
+                    listed.any(|it| (it.0, it.1) == (table, key)),
+                    "{table} {key}"
+                );
+            }
+        }
+    }
+
     #[cfg(not(feature = "submit"))]
     #[test]
     fn table_of_an_issuer_names_the_missing_feature() {
@@ -281,6 +355,10 @@ mod tests {
             list.contains("line 2: `listen`: ") && list.ends_with("as a list"),
             "{list}"
         );
+        let twice = problem("[client]\nsolo-except = [\"s3cret.test\"]\n[solo]\nexcept = []\n");
+        assert!(twice.contains("are the same option"), "{twice}");
+        let array = problem("[[client]]\nlisten = []\n");
+        assert!(array.ends_with("write [client] for [[client]]"), "{array}");
         let number = problem("[gateway]\nworkers = -1\n");
         let words = "line 2: `workers`: invalid value: integer `-1`, expected a whole number, 0 or";
         assert!(number.contains(words), "{number}");
