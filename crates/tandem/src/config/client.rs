@@ -190,7 +190,7 @@ pub struct ClientConfig {
     pub authority: Option<PathBuf>,
     /// The default gateways, best first. They serve the hosts without a route.
     pub gateways: Vec<GatewayEndpoint>,
-    /// The warnings about ways to gateways that are not used.
+    /// The warnings about ways to gateways, and options, that are not used.
     pub left_out: Vec<String>,
     /// The routes of other hosts.
     pub routes: Vec<Route>,
@@ -285,6 +285,7 @@ impl ClientOptions {
         let path = self.take_path();
         let solo = self.solo()?;
         let open = self.opened()?;
+        let unused_open_option = self.unused_open_option();
         let (discover, discover_opened) = (self.discovery()?, self.discovers_opened());
         let listen = match std::mem::take(&mut self.listen) {
             listen if listen.is_empty() => default_listen(),
@@ -304,7 +305,8 @@ impl ClientOptions {
             names: Names::of_process(),
         };
         let routed = self.route.iter().flat_map(|route| &route.gateway);
-        let left_out = dialled.left_out(self.gateway.iter().chain(routed))?;
+        let mut left_out = dialled.left_out(self.gateway.iter().chain(routed))?;
+        left_out.extend(unused_open_option);
         let gateways = dialled.gateways(self.gateway, self.token_file.as_deref())?;
         let (routes, route_map) = dialled.routes(self.route)?;
         let all = gateways

@@ -182,20 +182,34 @@ impl OpenedHttps {
 }
 
 impl ClientOptions {
+    /// Returns whether a list names a host to open.
+    fn lists_opened(&self) -> bool {
+        !(self.open_https.is_empty() && self.open_https_at_gateway.is_empty())
+    }
+
+    /// Returns a warning about an option of opened HTTPS that has no effect, since no host is
+    /// listed. This is no error: a user empties the lists to stop.
+    pub(super) fn unused_open_option(&self) -> Option<String> {
+        let key = if self.lists_opened() {
+            return None;
+        } else if self.open_https_ca.is_some() {
+            "open-https-ca"
+        } else if !self.open_https_port.is_empty() {
+            "open-https-port"
+        } else if self.open_https_early.is_some() {
+            "open-https-early"
+        } else {
+            return None;
+        };
+        Some(format!(
+            "{key} has no effect: no host is listed, so that no HTTPS is opened"
+        ))
+    }
+
     /// Checks the list of opened hosts. Returns `None` if it is empty.
     pub(super) fn opened(&self) -> Result<Option<OpenedHttps>, ConfigError> {
-        if self.open_https.is_empty() && self.open_https_at_gateway.is_empty() {
-            let key = if self.open_https_ca.is_some() {
-                "open-https-ca"
-            } else if !self.open_https_port.is_empty() {
-                "open-https-port"
-            } else if self.open_https_early.is_some() {
-                "open-https-early"
-            } else {
-                return Ok(None);
-            };
-            let problem = "has no effect without a host: add --open-https HOST, or remove it";
-            return Err(ConfigError::value(key, problem));
+        if !self.lists_opened() {
+            return Ok(None);
         }
         check_hosts(&self.open_https)?;
         check_hosts(&self.open_https_at_gateway)?;
@@ -431,12 +445,17 @@ mod tests {
     }
 
     #[test]
-    fn options_without_a_host_are_refused() {
+    fn options_without_a_host_are_a_warning() {
         let port = ClientOptions {
             open_https_port: vec![8443],
+            open_https_early: Some(EarlyRequests::Shared),
             ..options(&[], OWN)
         };
-        assert!(problem(port).contains("--open-https HOST"));
+        let config = port.typed().expect("a client that opens nothing");
+        assert!(config.open.is_none());
+        let warnings = config.warnings();
+        let is_told = |it: &String| it.starts_with("open-https-port has no effect");
+        assert!(warnings.iter().any(is_told), "{warnings:?}");
         let plain = ClientOptions {
             open_https_port: vec![80],
             ..options(&["a.test"], OWN)
