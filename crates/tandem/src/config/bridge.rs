@@ -8,7 +8,7 @@ use super::gateway::{default_hosts, listeners};
 use super::near::{NearConfig, near_options};
 use super::origins::{OriginsConfig, OriginsOptions};
 use super::units::Span;
-use super::{ConfigError, with_path};
+use super::{ConfigError, limit, with_path};
 use crate::back::policy::AllowDest;
 use crate::endpoint::{Endpoint, SessionKind, Usage};
 use crate::hosts::HostPattern;
@@ -180,8 +180,12 @@ impl BridgeOptions {
             allow_port: self.allow_port,
             origin_ca: self.origin_ca,
             // Without push, one connection is enough.
-            per_origin: self.max_connections_per_origin.unwrap_or(128).max(1),
-            per_session: self.max_origin_connections.unwrap_or(256).max(1),
+            per_origin: limit(
+                "max-connections-per-origin",
+                self.max_connections_per_origin,
+                128,
+            )?,
+            per_session: limit("max-origin-connections", self.max_origin_connections, 256)?,
             lasting: self.max_lasting_exchanges,
             response_timeout: self.response_timeout,
         };

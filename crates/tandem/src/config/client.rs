@@ -18,7 +18,7 @@ use super::gateways::{Dialled, GatewayEndpoint, Route, RouteOption, look_up, sec
 use super::next_push::NextPages;
 use super::open::{EarlyRequests, OpenedHttps};
 use super::units::{Size, Span};
-use super::{ConfigError, PathConfig, distinct, options, read_secret, with_path};
+use super::{ConfigError, PathConfig, distinct, limit, options, read_secret, with_path};
 use crate::back::policy::AllowDest;
 use crate::endpoint::{Endpoint, SessionKind, Usage, Via};
 use crate::hosts::{HostMap, HostPattern};
@@ -78,7 +78,7 @@ with_path! {
         /// Request the resources of pages early from this machine, for sites without a gateway:
         /// through --via, or with --solo=direct without a proxy
         solo: Option<SoloMode> [help_heading = "Solo", num_args = 0..=1, default_missing_value = "via", require_equals = true, value_name = "MODE"],
-        /// Maximum number of connections to one origin, at least 6; more than 6 are used while they
+        /// Maximum number of connections to one origin, 6 to 64; more than 6 are used while they
         /// raise the throughput [default: 32]
         solo_connections: Option<usize> [help_heading = "Solo", value_name = "N"],
         /// Send a second request on a connection before the response to the first (HTTP/1.1
@@ -152,7 +152,7 @@ with_path! {
         /// Cache of responses in this client: off; or private, separate for each isolation key
         /// [default: off]
         cache: Option<ClientCache> [help_heading = "Cache", value_name = "MODE"],
-        /// Bytes of memory for the cache [default: 64MiB]
+        /// Bytes of memory for the cache, at least 1MiB [default: 64MiB]
         cache_memory: Option<Size> [help_heading = "Cache", value_name = "BYTES"],
         /// Compression of text between gateway and client: auto, exact or off [default: auto; exact
         /// with --via, where the fields of requests show no proxy]
@@ -338,7 +338,7 @@ impl ClientOptions {
             open,
             fallback,
             max_age,
-            max_sessions: self.max_sessions.unwrap_or(4096).max(1),
+            max_sessions: limit("max-sessions", self.max_sessions, 4096)?,
             early_connect: self.early_connect.unwrap_or(true),
             preconnect: self.preconnect.unwrap_or(true),
             warm_up: warm_up(self.warm_up, via.as_ref())?,
@@ -353,7 +353,7 @@ impl ClientOptions {
             cache: ClientCache::typed(self.cache, self.cache_memory)?,
             compress: BodyCompression::of_client(self.compress, via.is_some()),
             path: path.typed()?,
-            max_connections: self.max_connections.unwrap_or(1024).max(1),
+            max_connections: limit("max-connections", self.max_connections, 1024)?,
             metrics: loopback("metrics", self.metrics)?,
             admin: loopback("admin", self.admin)?,
             control: self.control,

@@ -11,7 +11,7 @@ use super::near::{NearConfig, near_options};
 use super::origins::{OriginsConfig, OriginsOptions};
 use super::submission::SubmissionConfig;
 use super::units::{Size, Span};
-use super::{ConfigError, discover, onion_ports, with_path};
+use super::{ConfigError, discover, limit, onion_ports, with_path};
 use crate::back::origin::Mode;
 use crate::back::policy::AllowDest;
 use crate::disk_cache::DiskConfig;
@@ -82,7 +82,7 @@ with_path! {
         /// Learn the resources of pages from the requests of all users [default: true]
         predict: Option<bool> [help_heading = "Push", num_args = 0..=1,
             default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Bytes of memory for the learned data [default: 64MiB]
+        /// Bytes of memory for the learned data, at least 1MiB [default: 64MiB]
         predict_memory: Option<Size> [help_heading = "Push", value_name = "BYTES"],
         /// File that keeps the learned data; without it they are in memory only [default: none]
         predict_state: Option<PathBuf> [help_heading = "Push", value_name = "FILE"],
@@ -113,7 +113,7 @@ with_path! {
         /// Cache of responses: off; private, separate for each session; or shared by all users
         /// [default: private]
         cache: Option<CacheOption> [help_heading = "Cache", value_name = "MODE"],
-        /// Bytes of memory for the cache [default: 64MiB]
+        /// Bytes of memory for the cache, at least 1MiB [default: 64MiB]
         cache_memory: Option<Size> [help_heading = "Cache", value_name = "BYTES"],
         /// Number of users that must fetch a response before the shared cache serves it to others,
         /// 1 to 4; each URL needs up to twice as many [default: 3, and 1 with mode=reverse]
@@ -121,7 +121,7 @@ with_path! {
         /// Directory of the gateway's own for more responses of a shared cache, encrypted; without
         /// it they are in memory only [default: none]
         cache_dir: Option<PathBuf> [help_heading = "Cache", value_name = "DIR"],
-        /// Bytes of the files in cache-dir [default: 1GiB]
+        /// Bytes of the files in cache-dir, at least 16MiB [default: 1GiB]
         cache_disk_size: Option<Size> [help_heading = "Cache", value_name = "BYTES"],
         /// File with the key of the files in cache-dir, at least 32 random bytes: they then serve
         /// after a restart too [default: a random key that ends with the process]
@@ -282,8 +282,13 @@ impl GatewayOptions {
             allow_port: self.allow_port,
             origin_ca: self.origin_ca,
             // The minimum is two: pushes get half of the connections.
-            per_origin: self.max_connections_per_origin.unwrap_or(64).max(2),
-            per_session: self.max_origin_connections.unwrap_or(256).max(2),
+            per_origin: limit(
+                "max-connections-per-origin",
+                self.max_connections_per_origin,
+                64,
+            )?
+            .max(2),
+            per_session: limit("max-origin-connections", self.max_origin_connections, 256)?.max(2),
             lasting: self.max_lasting_exchanges,
             response_timeout: self.response_timeout,
         };
@@ -451,6 +456,53 @@ mod tests {
         let error = options(|o| o.open = None).unwrap_err().to_string();
         assert!(error.contains("would let no one in"), "{error}");
         assert!(options(|_| {}).is_ok());
+    }
+
+    #[test]
+    fn limits_that_would_serve_nothing_are_refused() {
+        type Change = fn(&mut GatewayOptions);
+        let cases: [(&str, Change); 7] = [
+            ("workers", |it| it.workers = Some(0)),
+            ("max-streams", |it| it.max_streams = Some(0)),
+            ("max-connections", |it| it.max_connections = Some(0)),
+            ("max-connections-per-client", |it| {
+                it.max_connections_per_client = Some(0);
+            }),
+            ("max-connections-per-origin", |it| {
+                it.max_connections_per_origin = Some(0);
+            }),
+            ("max-origin-connections", |it| {
+                it.max_origin_connections = Some(0);
+            }),
+            ("max-head", |it| it.max_head = "1B".parse().ok()),
+        ];
+        for (key, change) in cases {
+            let error = options(change).expect_err(key).to_string();
+            assert!(error.starts_with(&format!("{key}: must be ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn token_file_is_bounded() {
+        let file = std::env::temp_dir().join(format!("tandem-secret-{}", std::process::id()));
+        let name = file.display().to_string();
+        for (length, rest, problem) in [
+            (8192, 0, None),
+            (8193, 0, Some("at most 8192 characters")),
+            (100, 70_000, Some("larger than 64 KiB")),
+        ] {
+            let text = format!("{}\n{}", "a".repeat(length), "b".repeat(rest));
+            std::fs::write(&file, text).unwrap();
+            let error = super::super::read_secret("token-file", &name).err();
+            let error = error.map(|error| error.to_string());
+            assert_eq!(error.is_some(), problem.is_some(), "{error:?}");
+            assert!(
+                error
+                    .unwrap_or_default()
+                    .contains(problem.unwrap_or_default())
+            );
+        }
+        std::fs::remove_file(file).unwrap();
     }
 
     #[test]

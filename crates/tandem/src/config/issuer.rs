@@ -28,8 +28,8 @@ options! { @all
         accounts: Option<String> [help_heading = "Tokens", value_name = "FILE"],
         /// Directory for the keys and the numbers of issued tokens; only this user may read it
         keys: Option<PathBuf> [help_heading = "Tokens", value_name = "DIRECTORY"],
-        /// Length of an epoch, in whole hours; tokens are valid for one to two epochs [default:
-        /// 24h]
+        /// Length of an epoch, in whole hours up to 744h; tokens are valid for one to two epochs
+        /// [default: 24h]
         epoch: Option<Span> [help_heading = "Tokens", value_name = "TIME"],
         /// Number of tokens of an account in an epoch, for accounts without per-day [default: 100]
         tokens: Option<u64> [help_heading = "Tokens", value_name = "N"],

@@ -36,6 +36,7 @@ pub mod units;
 mod unlinkable;
 mod warnings;
 
+use std::io::Read as _;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -167,8 +168,8 @@ macro_rules! with_path {
             /// Round-trip time of the longest path that must be fully usable [default: 400ms]
             path_rtt: Option<$crate::config::units::Span> [help_heading = "Slow path",
                 value_name = "TIME"],
-            /// Bytes of memory for slow readers of one session; a stream's window is at most an
-            /// eighth of them [default: 64MiB, and eight windows]
+            /// Bytes of memory for slow readers of one session, at least 1MiB; a stream's window is
+            /// at most an eighth of them [default: 64MiB, and eight windows]
             receive_budget: Option<$crate::config::units::Size> [help_heading = "Slow path",
                 value_name = "BYTES"],
             /// Compression of SPDY's header blocks [default: safe]
@@ -312,7 +313,7 @@ impl PathValues {
         if window > f64::from(1 << 29) {
             return Err(ConfigError::value(
                 "path-rate",
-                "rate times round trip needs a window over 512 MiB",
+                "needs with path-rtt a window over 512 MiB: lower one of both to that of the path",
             ));
         }
         let window = (window as u32).next_multiple_of(64 << 10);
@@ -383,22 +384,52 @@ pub(crate) fn positive(
 
 /// Reads a secret of one line from a file.
 pub(crate) fn read_secret(key: &'static str, file: &str) -> Result<String, ConfigError> {
-    let text = std::fs::read_to_string(file).map_err(|error| {
+    let mut text = String::new();
+    let read = std::fs::File::open(file)
+        .and_then(|open| open.take(MAX_SECRET_FILE + 1).read_to_string(&mut text));
+    let length = read.map_err(|error| {
         let problem = unreadable(file, &error);
         ConfigError::value(key, format!("cannot read {file}: {problem}"))
     })?;
+    if length as u64 > MAX_SECRET_FILE {
+        let problem = format!("{file} is larger than 64 KiB, so that it is no file of a secret");
+        return Err(ConfigError::value(key, problem));
+    }
     let secret = text.lines().next().unwrap_or_default().trim();
     check_secret(secret)
         .map_err(|problem| ConfigError::value(key, format!("{file}: the first line {problem}")))?;
     Ok(secret.to_owned())
 }
 
+/// The largest file with a secret, in bytes.
+const MAX_SECRET_FILE: u64 = 64 << 10;
+
+/// The longest secret. A gateway takes heads of 64 KiB, and other programs less.
+const MAX_SECRET: usize = 8192;
+
 /// Checks that a secret can stand in a field of HTTP and is not too short to be guessed.
 pub(crate) fn check_secret(secret: &str) -> Result<(), &'static str> {
     if secret.len() < 16 || !secret.bytes().all(|b| b.is_ascii_graphic()) {
         return Err("must hold at least 16 visible characters");
     }
+    if secret.len() > MAX_SECRET {
+        return Err("must hold at most 8192 characters, since it is sent in a head");
+    }
     Ok(())
+}
+
+/// Returns a limit, or its default. Zero is an error, since nothing would be served.
+pub(crate) fn limit<N>(key: &'static str, given: Option<N>, default: N) -> Result<N, ConfigError>
+where
+    N: PartialEq + From<u8> + std::fmt::Display,
+{
+    match given {
+        Some(given) if given == N::from(0) => Err(ConfigError::value(
+            key,
+            format!("must be at least 1; without the option, it is {default}"),
+        )),
+        given => Ok(given.unwrap_or(default)),
+    }
 }
 
 /// Checks that no two listeners have the same protocol and address.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::admission::Credentials;
 use super::client::loopback;
 use super::units::{Size, Span};
-use super::{ConfigError, PathConfig, distinct, families};
+use super::{ConfigError, PathConfig, distinct, families, limit};
 use crate::endpoint::{Endpoint, SessionKind};
 use crate::role_name::RoleName;
 use crate::transport::registry::Transports;
@@ -25,11 +25,11 @@ macro_rules! near_options {
             /// Admit clients with a token of this file (token-file=FILE) or a certificate from this
             /// authority (client-ca=FILE) (repeatable)
             auth: Vec<String> [help_heading = "Admission", value_name = "CREDENTIAL"],
-            /// Number of threads [default: one for each core]
+            /// Number of threads, at most 256 [default: one for each core]
             workers: Option<usize> [help_heading = "Listening", value_name = "N"],
             /// Maximum number of concurrent requests on one session [default: 256]
             max_streams: Option<u32> [help_heading = "Listening", value_name = "N"],
-            /// Maximum size of the head of a request or response [default: 64KiB]
+            /// Maximum size of the head of a request or response, 4KiB to 16MiB [default: 64KiB]
             max_head: Option<$crate::config::units::Size> [help_heading = "Listening",
                 value_name = "BYTES"],
             /// Maximum number of connections from clients [default: 4096]
@@ -160,7 +160,7 @@ impl NearOptions {
         is_for_submissions: bool,
         transports: &Transports,
     ) -> Result<NearConfig, ConfigError> {
-        self.check_listeners(transports)?;
+        self.check_listeners(role, transports)?;
         let credentials = Credentials::read(&self.auth)?;
         let open = self.admits_all(role, &credentials, is_for_submissions, transports)?;
         let keys = self.listen.iter().filter_map(|it| it.option("key"));
@@ -172,13 +172,15 @@ impl NearOptions {
             takes_tokens: is_for_submissions || !credentials.token_files.is_empty(),
             token_files: credentials.token_files,
             client_ca: credentials.client_ca,
-            workers: self.workers.unwrap_or(cores).clamp(1, 256),
-            max_streams: self.max_streams.unwrap_or(256).max(1),
-            max_head: usize::try_from(self.max_head.map_or(64 << 10, |size| size.0))
-                .unwrap_or(usize::MAX)
-                .clamp(4096, 16 << 20),
-            max_connections: self.max_connections.unwrap_or(4096).max(1),
-            max_connections_per_client: self.max_connections_per_client.unwrap_or(1024).max(1),
+            workers: limit("workers", self.workers, cores)?.min(256),
+            max_streams: limit("max-streams", self.max_streams, 256)?,
+            max_head: self.largest_head()?,
+            max_connections: limit("max-connections", self.max_connections, 4096)?,
+            max_connections_per_client: limit(
+                "max-connections-per-client",
+                self.max_connections_per_client,
+                1024,
+            )?,
             drain_timeout: self
                 .drain_timeout
                 .map_or(Duration::from_secs(30), |span| span.0),
@@ -193,12 +195,26 @@ impl NearOptions {
         })
     }
 
-    fn check_listeners(&self, transports: &Transports) -> Result<(), ConfigError> {
+    fn largest_head(&self) -> Result<usize, ConfigError> {
+        let size = self.max_head.map_or(64 << 10, |size| size.0);
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        match (4 << 10..=16 << 20).contains(&size) {
+            true => Ok(size),
+            false => Err(ConfigError::value("max-head", "must be from 4KiB to 16MiB")),
+        }
+    }
+
+    fn check_listeners(&self, role: RoleName, transports: &Transports) -> Result<(), ConfigError> {
         if self.listen.is_empty() {
-            return Err(ConfigError::value(
-                "listen",
-                "give at least one, such as h2+tcp://192.0.2.80:9980",
-            ));
+            let example = match role {
+                RoleName::Bridge => "http://127.0.0.1:8080",
+                RoleName::Issuer => "h2+tls://0.0.0.0:443?cert=issuer.pem&key=issuer.key",
+                RoleName::Client | RoleName::Gateway | RoleName::Relay => {
+                    "h2+tcp://192.0.2.80:9980"
+                }
+            };
+            let problem = format!("give at least one, such as {example}");
+            return Err(ConfigError::value("listen", problem));
         }
         distinct(&self.listen, transports)?;
         self.listen
