@@ -80,6 +80,21 @@ pub enum ClientError {
     },
 }
 
+/// The keys that an error may name. Another word of the file may be a misplaced token.
+const KEYS: [&str; 11] = [
+    "name",
+    "token-sha256",
+    "certificate-sha256",
+    "paths",
+    "types",
+    "max-bytes",
+    "per-day",
+    "bytes-per-day",
+    "origin",
+    "directory",
+    "epoch-hours",
+];
+
 impl RightsError {
     pub(crate) fn toml(text: &str, error: &toml::de::Error) -> Self {
         let start = error.span().map_or(0, |span| span.start);
@@ -89,9 +104,14 @@ impl RightsError {
         let end = message
             .find(['`', '"', '\'', '\n'])
             .unwrap_or(message.len());
+        let line = before.matches('\n').count();
+        let source = text.lines().nth(line).unwrap_or_default();
+        let given = source.split('=').next().unwrap_or_default().trim();
+        let key = KEYS.iter().find(|&&key| key == given);
+        let key = key.map_or_else(String::new, |key| format!("{key}: "));
         Self::Toml {
-            line: before.matches('\n').count() + 1,
-            problem: message[..end].trim_end().to_owned(),
+            line: line + 1,
+            problem: format!("{key}{}", message[..end].trim_end()),
         }
     }
 }
@@ -334,7 +354,7 @@ impl Client {
 /// Returns true if the path begins with `/` and means the same to every server, also to one that
 /// removes parameters (`;`), decodes twice or merges slashes. Only a trailing slash may follow a
 /// slash or an encoded character.
-fn is_plain(path: &str) -> bool {
+pub fn is_plain(path: &str) -> bool {
     let Some(path) = path.strip_prefix('/') else {
         return false;
     };

@@ -161,7 +161,7 @@ impl<T: Send + Sync> Renew for Renewable<T> {
                 Ok(format!("renewed: {}", self.name))
             }
             Err(problem) => Err(format!(
-                "{} has changed, but cannot be used, so the old one stays: {problem}",
+                "{}: the new file cannot be used, so the old one stays: {problem}",
                 self.name
             )),
         };

@@ -48,6 +48,7 @@ fn rights_errors_count_clients_and_lines() {
         ("types = [\"*/*\"]", "types"),
         ("max-bytes = 0", "max-bytes"),
         ("max-bytes = 67108865", "max-bytes"),
+        ("max-bytes = \"1MiB\"", "line 4: max-bytes: invalid type"),
     ] {
         assert!(wrong(&format!("{entry}{line}")).contains(key), "{line}");
     }

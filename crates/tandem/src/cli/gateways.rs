@@ -12,6 +12,9 @@ use super::Failure;
 /// The longest time that a newly started Tor client may need to learn its network.
 const BOOTSTRAP_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The time after which the user learns what is waited for.
+const QUIET: Duration = Duration::from_secs(3);
+
 const EXAMPLES: &str = "Examples:
   tandem gateways
       List the gateways that the Tor client at 127.0.0.1:9051 knows
@@ -60,9 +63,15 @@ pub(super) fn run(args: &GatewaysArgs) -> Result<(), Failure> {
                 )
                 .await?)
         };
+        let waiting = async {
+            tokio::time::sleep(QUIET).await;
+            super::note("tandem: Tor has not learned its network yet; waiting for up to a minute");
+            std::future::pending().await
+        };
         // The drop of the search restores the configuration of Tor.
         tokio::select! {
             found = search => found,
+            ended = waiting => ended,
             _ = terminate.recv() => Err(Failure::from("interrupted")),
             _ = interrupt.recv() => Err(Failure::from("interrupted")),
         }

@@ -36,7 +36,7 @@ pub struct ShareArgs {
 }
 
 pub(super) fn run(args: &ShareArgs) -> Result<(), Failure> {
-    let url = url(args)?;
+    let (url, left_out) = url(args)?;
     let text = url.to_string();
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}")?;
@@ -46,16 +46,24 @@ pub(super) fn run(args: &ShareArgs) -> Result<(), Failure> {
         let columns = is_terminal.then(|| columns(&out)).flatten();
         writeln!(out, "\n{}", fitting(image, columns))?;
     }
-    eprintln!("On the other machine: tandem init --from 'URL'");
+    super::note("On the other machine: tandem init --from 'URL'");
+    if left_out > 0 {
+        super::note(format_args!(
+            "The URL has one of {} ways to the gateway, the last one: copy the others, such as one \
+             over QUIC, to the other machine's file.",
+            left_out + 1
+        ));
+    }
     if url.token().is_some() {
         super::note("Keep the URL secret: its token admits everyone who has it.");
     }
     Ok(())
 }
 
-/// Returns the URL for the first gateway of the client's file, by its last way. Without a default
-/// gateway, the only route can name that of an onion service: the other machine gets such a route.
-fn url(args: &ShareArgs) -> Result<ShareUrl, Failure> {
+/// Returns the URL for the first gateway of the client's file, by its last way, and the number of
+/// the other ways. Without a default gateway, the only route can name that of an onion service: the
+/// other machine gets such a route.
+fn url(args: &ShareArgs) -> Result<(ShareUrl, usize), Failure> {
     let file = args.config.display();
     let options = serve::read(Some(&args.config))?
         .client
@@ -64,22 +72,23 @@ fn url(args: &ShareArgs) -> Result<ShareUrl, Failure> {
         [route] if options.gateway.is_empty() && is_of_onion(route) => &route.gateway,
         _ => &options.gateway,
     };
-    let gateway = gateways
-        .first()
-        .ok_or_else(|| {
-            format!(
-                "{file}: it has neither a default gateway nor a single route to an onion service's \
-                 own gateway: copy the file instead"
-            )
-        })?
-        .last();
+    let ways = gateways.first().ok_or_else(|| {
+        format!(
+            "{file}: it has neither a default gateway nor a single route to an onion service's own \
+             gateway: copy the file instead"
+        )
+    })?;
+    let gateway = ways.last();
     let token = options
         .token_file
         .as_deref()
         .map(|file| read_secret("token-file", file))
         .transpose()?;
     let url = ShareUrl::new(gateway, token, ca(gateway)?)?;
-    Ok(url.through_tor(options.via.is_some()))
+    Ok((
+        url.through_tor(options.via.is_some()),
+        ways.endpoints().len() - 1,
+    ))
 }
 
 /// Returns whether a route serves one onion service by its own gateway and without a token.

@@ -74,14 +74,21 @@ pub(super) fn onion_host(text: &str) -> Result<String, String> {
         text.to_owned()
     };
     let host = host.trim().to_ascii_lowercase();
+    match is_onion_address(&host) {
+        true => Ok(host),
+        false => Err(no_onion_address(text)),
+    }
+}
+
+/// Returns whether a name in lower case is an onion address of version 3, without its checksum.
+fn is_onion_address(host: &str) -> bool {
     let name = host.strip_suffix(".onion").unwrap_or_default();
     let is_base32 = |b: u8| b.is_ascii_lowercase() || matches!(b, b'2'..=b'7');
-    if name.len() != 56 || !name.bytes().all(is_base32) {
-        return Err(format!(
-            "{text:?} is no onion address: 56 letters and digits before .onion"
-        ));
-    }
-    Ok(host)
+    name.len() == 56 && name.bytes().all(is_base32)
+}
+
+fn no_onion_address(text: &str) -> String {
+    format!("{text:?} is no onion address: 56 letters and digits before .onion")
 }
 
 /// The gateway of a Tor user.
@@ -116,10 +123,13 @@ pub(super) fn tor_gateway(text: &str) -> Result<Reached, String> {
         return parse(text).map(Reached::Endpoint);
     }
     let (host, port) = split_authority(text, Some(9980))?;
-    if onion_service(&host).is_none() {
+    let Some(service) = onion_service(&host) else {
         return Err(format!(
             "{text:?} is neither an onion address, \"sites\" nor \"exit\""
         ));
+    };
+    if !is_onion_address(&service) {
+        return Err(no_onion_address(text));
     }
     parse(&format!("h2+tcp://{host}:{port}")).map(Reached::Site)
 }
@@ -158,5 +168,8 @@ mod tests {
         assert!(address("gw.example").is_err());
         assert!(tor_gateway("gw.example").is_err());
         assert!(tor_gateway("http://gw.example:1").is_err());
+        assert!(tor_gateway("foo.onion").is_err());
+        let onion = format!("www.{}.onion:9981", "A".repeat(56));
+        assert!(matches!(tor_gateway(&onion), Ok(Reached::Site(_))));
     }
 }
