@@ -187,3 +187,19 @@ fn answer_of_the_server_with_status_202_is_written() {
     let output = user.await_answers(|(succeeded, _)| *succeeded);
     assert!(output.contains("status 202, written to"), "{output}");
 }
+
+#[test]
+fn commands_before_the_enrolment_create_nothing() {
+    let files = Files::new("client-not-enrolled", "");
+    let state = files.path("absent");
+    let file = files.path("token");
+    std::fs::write(&file, TOKEN).unwrap();
+    for command in [&["post", &*file][..], &["state"], &["tokens"]] {
+        let (succeeded, _, errors) = run(&[&["submit"], command, &["--state", &state]].concat());
+        assert!(!succeeded && errors.contains("has no settings"), "{errors}");
+    }
+    let enrol = ["submit", "enrol", "--gateway", "foo", "--state", &state];
+    let (succeeded, _, errors) = run(&enrol);
+    assert!(!succeeded, "{errors}");
+    assert!(!files.directory().join("absent").exists());
+}

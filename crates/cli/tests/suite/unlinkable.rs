@@ -53,6 +53,11 @@ pub(crate) struct Parties {
 
 impl Parties {
     pub(crate) fn new(name: &str) -> Self {
+        Self::with_rights(name, "")
+    }
+
+    /// Starts the parties, with further lines for the rights of the issuer's tokens.
+    fn with_rights(name: &str, rights: &str) -> Self {
         let (files, server) = (Files::new(name, ""), SubmissionServer::new());
         let certificates = Certificates::new(&format!("{name}-tls"));
         let write = |name: &str, text: &str| {
@@ -97,8 +102,10 @@ impl Parties {
         assert!(directory.success());
         write(
             "issuers.toml",
-            "[[issuer]]\nname = \"127.0.0.1\"\norigin = \"127.0.0.1\"\n\
-             directory = \"issuer.json\"\n",
+            &format!(
+                "[[issuer]]\nname = \"127.0.0.1\"\norigin = \"127.0.0.1\"\n\
+                 directory = \"issuer.json\"\n{rights}"
+            ),
         );
         let gateway = start(&words(&format!(
             "gateway --listen {tls} --mode submit={} --submit-issuers {} --submit-oblivious-key {} \
@@ -400,4 +407,54 @@ fn enrolment_gets_the_tokens_that_the_account_has() {
             "{output}{errors}"
         );
     }
+}
+
+#[test]
+fn enrolment_names_the_party_that_refuses() {
+    let parties = Parties::new("unlinkable-blame");
+    let (gateway, relay) = (parties.url(&parties.gateway), parties.url(&parties.relay));
+    // The relay permits no request to this port.
+    let elsewhere = "h2+tls://127.0.0.1:1";
+    let (succeeded, output, errors) = parties.enrol_at(elsewhere, &relay, "1", &[]);
+    assert!(
+        !succeeded && errors.contains("the relay 127.0.0.1 has not reached the gateway"),
+        "{output}{errors}"
+    );
+    std::fs::write(
+        parties.files.path("relay.token"),
+        "another-token-of-the-relay",
+    )
+    .unwrap();
+    let (succeeded, output, errors) = parties.enrol_at(&gateway, &relay, "1", &[]);
+    assert!(!succeeded, "{output}{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(
+        errors.contains("--relay-token-file") && errors.contains("407"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn refused_path_costs_no_token() {
+    let parties = Parties::with_rights("unlinkable-refused", "paths = [\"/ok\"]\n");
+    parties.enrol("1");
+    let file = parties.files.path("report.json");
+    std::fs::write(&file, "{}").unwrap();
+    let state = parties.state();
+    let post = |to: &str| run(&["submit", "post", &file, "--to", to, "--state", &state]);
+    for to in ["/../x", "today"] {
+        let (succeeded, output, errors) = post(to);
+        assert!(
+            !succeeded && errors.contains("the path must begin"),
+            "{output}{errors}"
+        );
+    }
+    // The gateway refuses this one, with the only token.
+    let (succeeded, output, errors) = post("/other");
+    assert!(
+        !succeeded && output.contains("must not send to this path"),
+        "{output}{errors}"
+    );
+    let (succeeded, output, errors) = post("/ok");
+    assert!(succeeded, "{output}{errors}");
 }

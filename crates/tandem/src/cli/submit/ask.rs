@@ -8,11 +8,11 @@ use tandem_http::{Fields, Method};
 use tandem_submit::problem::Problem;
 use tandem_submit::submission::{SUBMISSION_SECRET, State as SubmissionState, StateDocument};
 
+use super::StateDirectory;
 use super::network::{Destination, Outgoing, Received};
 use super::post::word;
 use super::state::{ClientFiles, JournalEntry, Settings};
-use super::{StateDirectory, print};
-use crate::cli::Failure;
+use crate::cli::{Failure, tell};
 use crate::exchange::Isolation;
 use crate::files;
 use crate::transport::registry::Transports;
@@ -31,7 +31,7 @@ pub(super) async fn states(
     directory: &StateDirectory,
     transports: &Transports,
 ) -> Result<(), Failure> {
-    let state = directory.open()?;
+    let state = directory.open_enrolled()?;
     let settings = state.settings()?;
     let way = Destination::to_gateway(&settings, transports)?;
     let mut refused = 0;
@@ -41,20 +41,20 @@ pub(super) async fn states(
             let document = StateDocument::read(&response.body);
             let Some(document) = document.filter(|_| response.status == 200) else {
                 refused += 1;
-                print(&refusal(&entry, &response, &state));
+                tell(refusal(&entry, &response, &state));
                 continue;
             };
             entry.state = Some(document.state);
             entry.status = document.status;
             state.record(&entry)?;
         }
-        print(&describe(&entry));
+        tell(describe(&entry));
     }
     summary(&[(refused, REFUSED)])
 }
 
 pub(super) async fn answers(args: &AnswersArgs, transports: &Transports) -> Result<(), Failure> {
-    let state = args.directory.open()?;
+    let state = args.directory.open_enrolled()?;
     let settings = state.settings()?;
     let way = Destination::to_gateway(&settings, transports)?;
     let mut private = std::fs::DirBuilder::new();
@@ -66,7 +66,7 @@ pub(super) async fn answers(args: &AnswersArgs, transports: &Transports) -> Resu
         }
         if entry.state == Some(SubmissionState::NotDelivered) {
             given_up += 1;
-            print(&describe(&entry));
+            tell(describe(&entry));
             continue;
         }
         let response = get(&entry, "/answer", &settings, &way).await?;
@@ -74,22 +74,22 @@ pub(super) async fn answers(args: &AnswersArgs, transports: &Transports) -> Resu
             // A response about another thing than this submission is no answer.
             None => {
                 refused += 1;
-                print(&refusal(&entry, &response, &state));
+                tell(refusal(&entry, &response, &state));
             }
             Some(SubmissionState::Accepted) => {
                 waiting += 1;
-                print(&describe(&entry));
+                tell(describe(&entry));
             }
             Some(SubmissionState::NotDelivered) => {
                 given_up += 1;
                 entry.state = Some(SubmissionState::NotDelivered);
                 state.record(&entry)?;
-                print(&describe(&entry));
+                tell(describe(&entry));
             }
             Some(SubmissionState::Answered) => {
                 let answer = keep(&mut entry, &response, &args.output, &state)?;
                 let (file, status, answer) = (&entry.file, response.status, answer.display());
-                print(&format!("{file}: status {status}, written to {answer}"));
+                tell(format_args!("{file}: status {status}, written to {answer}"));
             }
         }
     }

@@ -9,18 +9,22 @@ use tandem_tokens::issuance::Unsigned;
 use tandem_tokens::key::PublicKey;
 use tandem_tokens::token::{REQUEST_TYPE, RESPONSE_TYPE};
 
+use super::StateDirectory;
 use super::consistency::{check_challenge, check_key};
 use super::keys::{OwnKeys, is_authenticated};
-use super::network::{Destination, Outgoing, Received, isolated};
+use super::network::{Destination, Outgoing, Received, isolated, printable};
 use super::state::{ClientFiles, Settings, UnlinkableSettings};
-use super::{StateDirectory, print};
-use crate::cli::Failure;
+use crate::cli::{Failure, tell};
 use crate::config::read_secret;
 use crate::endpoint::Usage;
 use crate::exchange::Isolation;
 use crate::issuer::now;
 use crate::middle::submit::SUBMISSIONS;
 use crate::transport::registry::Transports;
+
+/// The error for a gateway that answers without a challenge.
+const NO_CHALLENGE: &str =
+    "the gateway has no challenge for tokens: check its URL, and its --submit-issuers";
 
 /// The number of tokens to get, unless the user gives one.
 const TOKENS: usize = 10;
@@ -75,7 +79,6 @@ pub struct TokensArgs {
 }
 
 pub(super) async fn enrol(args: &EnrolArgs, transports: &Transports) -> Result<(), Failure> {
-    let state = args.directory.open()?;
     let absolute = |file: &Option<String>| {
         let path = file.as_ref().map(std::path::absolute).transpose()?;
         Ok::<_, Failure>(path.map(|path| path.display().to_string()))
@@ -88,6 +91,12 @@ pub(super) async fn enrol(args: &EnrolArgs, transports: &Transports) -> Result<(
         token_file: absolute(&args.token_file)?,
         unlinkable: None,
     };
+    // A wrong URL or file is found before anything is written.
+    Destination::to_gateway(&settings, transports)?;
+    if let Some(file) = &settings.token_file {
+        read_secret("token-file", file)?;
+    }
+    let state = args.directory.open()?;
     if let Some(issuer) = &args.issuer {
         check_parties(&settings, issuer, transports)?;
         let keys = OwnKeys {
@@ -107,7 +116,7 @@ pub(super) async fn enrol(args: &EnrolArgs, transports: &Transports) -> Result<(
     }
     state.write_settings(&settings)?;
     let directory = state.path().display();
-    print(&format!(
+    tell(format_args!(
         "settings of {} written to {directory}",
         settings.gateway
     ));
@@ -143,7 +152,7 @@ pub(super) fn check_parties(
 }
 
 pub(super) async fn tokens(args: &TokensArgs, transports: &Transports) -> Result<(), Failure> {
-    let state = args.directory.open()?;
+    let state = args.directory.open_enrolled()?;
     let settings = state.settings()?;
     fetch(&state, &settings, args.tokens, transports).await
 }
@@ -191,7 +200,7 @@ async fn fetch(
         }
         state.add_token(&unsigned.sign(&response.body)?)?;
     }
-    print(&format!("{} tokens are ready", state.count_tokens()?));
+    tell(format_args!("{} tokens are ready", state.count_tokens()?));
     Ok(())
 }
 
@@ -219,11 +228,43 @@ async fn challenge(
     // A gateway has a challenge for each of its issuers.
     found.sort_by_key(|(challenge, _)| challenge.issuer_name != issuer);
     let first = found.into_iter().next();
-    let (challenge, key) = first.ok_or(
-        "the gateway has no challenge for tokens: check its URL, and its --submit-issuers",
-    )?;
+    let (challenge, key) = first.ok_or_else(|| no_challenge(settings, &response))?;
     check_challenge(&challenge, &issuer, &origin)?;
     Ok((challenge, key))
+}
+
+/// Returns the error for a response without a challenge. The relay may have made it.
+fn no_challenge(settings: &Settings, response: &Received) -> String {
+    let Some(relay) = settings.relay.as_deref() else {
+        return match response.status {
+            407 => "the gateway wants an access token, as one that takes no submissions does: \
+                    check --gateway"
+                .to_owned(),
+            _ => NO_CHALLENGE.to_owned(),
+        };
+    };
+    let relay = host(relay).unwrap_or_default();
+    let status = response.status;
+    match status {
+        407 if settings.relay_token_file.is_some() => format!(
+            "the relay {relay} does not accept the access token (status 407): compare the first \
+             line of --relay-token-file with that of the relay's --auth token-file=FILE"
+        ),
+        407 => format!(
+            "the relay {relay} wants an access token (status 407): ask its operator, and give it \
+             by --relay-token-file FILE"
+        ),
+        // A relay tells so of its way to the gateway (RFC 9209).
+        403 | 421 | 500.. if response.fields.get("proxy-status").is_some() => {
+            let reason = response.text("proxy-status").unwrap_or_default();
+            format!(
+                "the relay {relay} has not reached the gateway (status {status}: {}): check \
+                 --gateway, and the rules and the network of the relay",
+                printable(&reason)
+            )
+        }
+        _ => NO_CHALLENGE.to_owned(),
+    }
 }
 
 /// Returns the host of a URL.

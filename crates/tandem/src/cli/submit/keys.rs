@@ -19,9 +19,8 @@ use tandem_tokens::sha256;
 use super::consistency::{KeptKeys, check_oblivious_keys};
 use super::enrol::get;
 use super::network::{Destination, isolated};
-use super::print;
 use super::state::{KeySource, Settings, UnlinkableSettings};
-use crate::cli::Failure;
+use crate::cli::{Failure, tell};
 use crate::endpoint::{Endpoint, Usage, is_onion};
 use crate::transport::registry::Transports;
 
@@ -160,7 +159,9 @@ impl OwnKeys<'_> {
         check_oblivious_keys([&keys, &again], kept.as_ref(), self.is_new_accepted)?;
         KeyConfig::read_list(&keys)?;
         let hash = HEXLOWER.encode(&sha256(&[&keys]));
-        print(&format!("key for encapsulated requests: SHA-256 {hash}"));
+        tell(format_args!(
+            "key for encapsulated requests: SHA-256 {hash}"
+        ));
         Ok((keys, source))
     }
 }

@@ -68,18 +68,33 @@ pub struct StateDirectory {
 }
 
 impl StateDirectory {
+    /// Opens the directory, and creates it if it is new.
     fn open(&self) -> Result<state::ClientFiles, Failure> {
+        state::ClientFiles::open(self.path()?)
+    }
+
+    /// Opens the directory of an enrolled client, and creates nothing.
+    fn open_enrolled(&self) -> Result<state::ClientFiles, Failure> {
+        let directory = self.path()?;
+        match state::is_enrolled(&directory) {
+            true => state::ClientFiles::open(directory),
+            false => Err(state::no_settings(&directory)),
+        }
+    }
+
+    fn path(&self) -> Result<PathBuf, Failure> {
         let default = || {
             let home = std::env::var_os("HOME").map(PathBuf::from);
             home.map(|home| home.join(".local/state/tandem-submit"))
         };
         let directory = self.state.clone().or_else(default);
-        state::ClientFiles::open(directory.ok_or("state: give a directory, since HOME is not set")?)
+        Ok(directory.ok_or("state: give a directory, since HOME is not set")?)
     }
 }
 
 pub(super) fn run(command: &SubmitCommand, transports: &Transports) -> Result<(), Failure> {
-    super::start_log(Some("warn"))?;
+    // Each command tells of its failures, with the options that it has.
+    super::start_log(Some("warn,tandem::back::announce=off"))?;
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime()?, async {
         match command {
@@ -90,12 +105,6 @@ pub(super) fn run(command: &SubmitCommand, transports: &Transports) -> Result<()
             SubmitCommand::Answers(args) => ask::answers(args, transports).await,
         }
     })
-}
-
-/// Prints a line of the output.
-#[expect(clippy::print_stdout, reason = "the command's output")]
-fn print(line: &str) {
-    println!("{line}");
 }
 
 /// Returns random bytes of the system.

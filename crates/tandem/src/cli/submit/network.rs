@@ -87,7 +87,7 @@ impl Received {
 }
 
 /// Removes control characters from the text of another program.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).collect()
 }
 

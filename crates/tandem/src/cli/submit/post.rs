@@ -8,13 +8,14 @@ use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tandem_http::{Fields, Method};
 use tandem_submit::problem::Problem;
+use tandem_submit::rights::is_plain;
 use tandem_submit::submission::{IDEMPOTENCY_KEY, IdempotencyKey, State as SubmissionState};
 use tandem_tokens::sha256;
 
+use super::StateDirectory;
 use super::network::{Destination, Outgoing, Received};
 use super::state::{ClientFiles, JournalEntry, Settings, key_of};
-use super::{StateDirectory, print};
-use crate::cli::Failure;
+use crate::cli::{Failure, tell};
 use crate::config::read_secret;
 use crate::exchange::Isolation;
 use crate::middle::submit::SUBMISSIONS;
@@ -22,6 +23,10 @@ use crate::transport::registry::Transports;
 
 /// The tokens that a submission tries: the first ones may be spent or over.
 const ATTEMPTS: usize = 4;
+
+/// The rule of [`check_path`], for the user.
+const PLAIN_PATH: &str = "the path must begin with / and have no dot segments, empty segments, \
+                          semicolons or encoded separators";
 
 /// Arguments of `tandem submit post`.
 #[derive(Debug, clap::Args)]
@@ -40,7 +45,8 @@ pub struct PostArgs {
 }
 
 pub(super) async fn post(args: &PostArgs, transports: &Transports) -> Result<(), Failure> {
-    let state = args.directory.open()?;
+    check_path(&args.to)?;
+    let state = args.directory.open_enrolled()?;
     let settings = state.settings()?;
     let way = Destination::to_gateway(&settings, transports)?;
     let mut files = Vec::new();
@@ -52,10 +58,10 @@ pub(super) async fn post(args: &PostArgs, transports: &Transports) -> Result<(),
     for file in &files {
         let sent = send_file(args, file, &state, &settings, &way).await;
         match sent {
-            Ok(text) => print(&format!("{}: {text}", file.display())),
+            Ok(text) => tell(format_args!("{}: {text}", file.display())),
             Err(error) => {
                 refused += 1;
-                print(&format!("{}: not sent: {error}", file.display()));
+                tell(format_args!("{}: not sent: {error}", file.display()));
             }
         }
     }
@@ -66,6 +72,18 @@ pub(super) async fn post(args: &PostArgs, transports: &Transports) -> Result<(),
             files.len()
         )
         .into()),
+    }
+}
+
+/// Refuses a path that every gateway refuses, before a token belongs to it.
+fn check_path(path: &str) -> Result<(), Failure> {
+    let bare = path.split('?').next().unwrap_or_default();
+    let has_plain_rest = path[bare.len()..]
+        .bytes()
+        .all(|byte| byte.is_ascii_graphic() && byte != b'#');
+    match (bare.is_empty() || is_plain(bare)) && has_plain_rest {
+        true => Ok(()),
+        false => Err(format!("--to {path:?}: {}", PLAIN_PATH).into()),
     }
 }
 
@@ -107,7 +125,8 @@ async fn send_file(
         let has_kind = entry.kind.as_ref().is_none_or(|known| *known == kind);
         entry.file == name && entry.digest == digest && entry.path == args.to && has_kind
     };
-    let known = state.journal()?.into_iter().find(is_same);
+    let journal = state.journal()?;
+    let known = journal.iter().find(|entry| is_same(entry)).cloned();
     let mut entry = match known {
         None => JournalEntry::new(name, digest, &args.to)?,
         Some(entry) => match entry.state {
@@ -117,6 +136,9 @@ async fn send_file(
         },
     };
     entry.kind = Some(kind.clone());
+    if entry.token.is_none() && entry.shown_tokens.is_empty() {
+        state.take_from_refused(&mut entry, journal)?;
+    }
     // The gateway may not have the new keys of the issuer yet. It has seen such a token with this
     // content, so the token stays with this entry, and other tokens of its key stay unused.
     let mut unknown = Vec::new();
@@ -150,6 +172,12 @@ async fn send_file(
             (Some(Problem::UnknownIssuer), Some(key)) => {
                 entry.set_token_aside();
                 unknown.push(key);
+            }
+            (Some(Problem::PathNotAllowed | Problem::TypeNotAllowed), _) => {
+                // The token is not spent, and can pay for this content with another path or type.
+                entry.set_token_aside();
+                state.record(&entry)?;
+                return Err(response.refusal().into());
             }
             _ => return Err(response.refusal().into()),
         }

@@ -20,6 +20,9 @@ use super::random;
 use crate::cli::Failure;
 use crate::files;
 
+/// The file with the settings of a gateway.
+const SETTINGS: &str = "settings.json";
+
 /// The settings of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -239,23 +242,21 @@ impl ClientFiles {
     }
 
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
-        let file = self.directory.join("settings.json");
-        if !file.exists() {
-            let directory = self.directory.display();
-            return Err(format!("{directory} has no settings: run tandem submit enrol").into());
+        match is_enrolled(&self.directory) {
+            true => read(&self.directory.join(SETTINGS)),
+            false => Err(no_settings(&self.directory)),
         }
-        read(&file)
     }
 
     /// Returns the settings of an earlier enrolment.
     pub(super) fn kept_settings(&self) -> Result<Option<Settings>, Failure> {
-        let file = self.directory.join("settings.json");
+        let file = self.directory.join(SETTINGS);
         file.exists().then(|| read(&file)).transpose()
     }
 
     pub(super) fn write_settings(&self, settings: &Settings) -> Result<(), Failure> {
         write(
-            &self.directory.join("settings.json"),
+            &self.directory.join(SETTINGS),
             &serde_json::to_vec_pretty(settings)?,
         )
     }
@@ -297,6 +298,26 @@ impl ClientFiles {
         .into())
     }
 
+    /// Moves a token that was set aside for the same content to a new entry, and records both. The
+    /// gateway has seen the token with this content, so that it links nothing else. After a crash
+    /// both entries may have it, and the second use gets the answer that it is spent.
+    pub(super) fn take_from_refused(
+        &self,
+        entry: &mut JournalEntry,
+        journal: Vec<JournalEntry>,
+    ) -> Result<(), Failure> {
+        let has_one = |other: &JournalEntry| {
+            let is_open = other.location.is_none() && other.state.is_none();
+            is_open && other.digest == entry.digest && !other.shown_tokens.is_empty()
+        };
+        let Some(mut refused) = journal.into_iter().find(has_one) else {
+            return Ok(());
+        };
+        entry.shown_tokens.extend(refused.shown_tokens.pop());
+        self.record(entry)?;
+        self.record(&refused)
+    }
+
     /// Removes the tokens of a key after its epoch.
     pub(super) fn remove_tokens(&self, of: KeyId) -> Result<(), Failure> {
         for entry in std::fs::read_dir(self.directory.join("tokens"))? {
@@ -334,6 +355,17 @@ impl ClientFiles {
         entries.sort_by(|one, other| (&one.file, &one.name).cmp(&(&other.file, &other.name)));
         Ok(entries)
     }
+}
+
+/// Returns whether a directory has the settings of an enrolment.
+pub(super) fn is_enrolled(directory: &Path) -> bool {
+    directory.join(SETTINGS).exists()
+}
+
+/// Returns the error for a directory without settings.
+pub(super) fn no_settings(directory: &Path) -> Failure {
+    let directory = directory.display();
+    format!("{directory} has no settings: run tandem submit enrol").into()
 }
 
 fn read<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
@@ -400,6 +432,34 @@ mod tests {
         first.take_up_token(&[]);
         assert_eq!(first.token, Some(text));
         assert!(first.shown_tokens.is_empty());
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    #[test]
+    fn token_of_a_refused_path_pays_for_the_same_content() {
+        let directory = directory("refused");
+        let files = ClientFiles::open(directory.clone()).expect("a directory");
+        let text = token(&IssuerKey::generate().expect("a key")).authorization();
+        let mut refused = entry("file");
+        refused.token = Some(text.clone());
+        refused.set_token_aside();
+        files.record(&refused).expect("recorded");
+        let other = |digest: &str| {
+            let mut other = JournalEntry {
+                digest: digest.to_owned(),
+                ..entry("file")
+            };
+            let journal = files.journal().expect("a journal");
+            files
+                .take_from_refused(&mut other, journal)
+                .expect("recorded");
+            other.take_up_token(&[]);
+            files.record(&other).expect("recorded");
+            other.token
+        };
+        assert_eq!(other("other content"), None);
+        assert_eq!(other(""), Some(text));
+        assert_eq!(other(""), None, "it has moved");
         std::fs::remove_dir_all(&directory).expect("removed");
     }
 
