@@ -27,7 +27,7 @@ use tandem_push::scripts::{DataFields, ScriptTable};
 use tandem_push::useless_pushes::UselessTable;
 
 use crate::files::{beside, replace_private, without_links};
-
+use crate::moment;
 use crate::users::Users;
 
 mod page_tables;
@@ -200,7 +200,8 @@ impl Learned {
     /// Calls [`Auto::sending`] with the present time. `worth` tells when a push pays on this path,
     /// if that is known.
     pub fn sending(&self, exchange: &Exchange<'_>, worth: Option<Worth>) -> Vec<Candidate> {
-        let now = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
+        let now = moment::now().into_std() - self.began;
+        let now = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
         let mut auto = self.lock();
         auto.set_worth(worth.unwrap_or(self.config.worth));
         auto.sending(&Exchange { now, ..*exchange })

@@ -45,6 +45,7 @@ pub mod learned;
 pub mod log_limit;
 pub mod metrics;
 pub mod middle;
+mod moment;
 pub mod path;
 pub mod path_speed;
 pub mod priority;

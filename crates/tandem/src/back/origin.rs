@@ -52,6 +52,7 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part, Sink};
 use crate::hosts::HostPattern;
 use crate::metrics::METRICS;
+use crate::moment;
 use crate::path::Path;
 use crate::probe::points::ORIGIN_DIAL;
 use crate::session::http1::{self, Http1Client, Http1Session};
@@ -514,7 +515,7 @@ impl Origin {
             false => pool.idle.get_mut(key)?,
         };
         let newest = idle.pop()?;
-        (newest.since.elapsed() < IDLE_FOR).then_some(newest.connection)
+        (moment::now() - newest.since < IDLE_FOR).then_some(newest.connection)
     }
 
     fn keep(&self, key: &PoolKey, connection: Rc<Http1Client>) {
@@ -529,7 +530,7 @@ impl Origin {
         let mut pool = self.pool.borrow_mut();
         let kept = Idle {
             connection,
-            since: Instant::now(),
+            since: moment::now(),
         };
         let idle = match self.shares(key) {
             true => Some(&mut pool.shared),

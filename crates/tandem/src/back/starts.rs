@@ -30,6 +30,7 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::{BodyProgress, Canceller};
 use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
+use crate::moment;
 use crate::priority::Precedence;
 
 /// The time for which a started exchange counts. It is longer than an exchange with an origin
@@ -145,7 +146,7 @@ impl Starts {
     pub(super) fn try_take(self: &Rc<Self>, push: bool, running: &Running) -> Option<Start> {
         let mut state = self.state.borrow_mut();
         let has_room = state.has_room(self.most, push);
-        has_room.then(|| self.start(running, state.start(Instant::now(), push, running)))
+        has_room.then(|| self.start(running, state.start(moment::now(), push, running)))
     }
 
     /// Waits for the start of an exchange. Dropping the future leaves the queue.

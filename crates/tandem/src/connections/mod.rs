@@ -21,6 +21,7 @@ pub use table::ConnectionLimits;
 use table::{Admission, Table};
 
 use crate::metrics::{METRICS, Metric};
+use crate::moment;
 use crate::path::Facts;
 use crate::session::{Drain, Task};
 use crate::status::{Opened, SessionStatus};
@@ -338,7 +339,7 @@ pub struct ExchangeGuard(Rc<Connection>);
 
 impl Drop for ExchangeGuard {
     fn drop(&mut self) {
-        let now = Instant::now().into_std();
+        let now = moment::now().into_std();
         let mut state = self.0.connections.state.borrow_mut();
         state.table.end(now, self.0.id);
     }

@@ -2,11 +2,13 @@
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+
+use tokio::time::Instant;
 
 use crate::error::{Error, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::{EXCHANGE_TIME, FAILURES, METRICS, RESPONSES};
+use crate::moment;
 use crate::probe::Stamp;
 use crate::probe::points::{EXCHANGE_HEAD, EXCHANGE_WHOLE};
 use crate::stage::Stage;
@@ -24,7 +26,7 @@ impl Stage for ExchangeMetrics {
         let (asked, begun) = (EXCHANGE_HEAD.start(), EXCHANGE_WHOLE.start());
         let is_tunnel = exchange.request.is_connect();
         Reply::new(MeasuredReply {
-            timed_from: (!is_tunnel).then(Instant::now),
+            timed_from: (!is_tunnel).then(moment::now),
             reply: self.next.call(exchange),
             asked,
             begun,
@@ -60,7 +62,7 @@ impl Parts for MeasuredReply {
             }
             Poll::Ready(None) => {
                 if let Some(from) = self.timed_from.take() {
-                    EXCHANGE_TIME.observe(from.elapsed());
+                    EXCHANGE_TIME.observe(moment::now() - from);
                 }
                 EXCHANGE_WHOLE.stop(self.begun.take(), 0);
             }

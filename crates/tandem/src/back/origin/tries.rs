@@ -10,6 +10,7 @@ use super::{Origin, PoolKey};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Sink};
 use crate::metrics::METRICS;
+use crate::moment;
 
 /// The largest number of attempts at an exchange: the origin may have just closed a kept
 /// connection.
@@ -36,10 +37,7 @@ impl Patience {
 
     /// Starts the time, unless it runs.
     pub(super) fn begin(&self) {
-        let end = self
-            .end
-            .get()
-            .unwrap_or_else(|| Instant::now() + self.limit);
+        let end = self.end.get().unwrap_or_else(|| moment::now() + self.limit);
         self.end.set(Some(end));
     }
 
@@ -69,7 +67,7 @@ impl Origin {
         sink: &mut Sink,
     ) -> Result<(), Error> {
         let patience = Patience::new(self.protocols.http1.response_timeout);
-        let mut begun = Instant::now();
+        let mut begun = moment::now();
         let mut tried = self.attempt(exchange, key, false, &patience, sink).await;
         let mut failures = 0;
         while let Err(error) = &tried {

@@ -19,6 +19,7 @@ use super::content::Progress;
 use super::decode::decode_part;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Part, Sink};
+use crate::moment;
 use crate::session::Interim;
 
 /// The time limit of the trailers behind content of known length. A peer sends them with the end of
@@ -40,7 +41,7 @@ impl ReadTimer {
         asked: Option<&'t Cell<Instant>>,
         mut read: impl FnMut(&mut Context<'_>) -> Poll<std::io::Result<T>> + 't,
     ) -> impl Future<Output = Result<T, Error>> + 't {
-        let begun = Instant::now();
+        let begun = moment::now();
         let until = move || asked.map_or(begun, |asked| begun.max(asked.get())) + limit;
         std::future::poll_fn(move |cx| {
             if let Poll::Ready(read) = read(cx) {

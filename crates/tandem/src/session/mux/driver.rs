@@ -21,6 +21,7 @@ use super::scratch::with_buffer;
 use super::unsent::Unsent;
 use super::{InputTime, Shared, mismatch, other_end, ping};
 use crate::error::{Error, Kind, Retry, Side};
+use crate::moment;
 use crate::path::Path;
 use crate::probe::Stamp;
 use crate::probe::points::{HEADERS_DECODE, SOCKET_READ, SOCKET_WAIT, SOCKET_WRITE};
@@ -137,7 +138,8 @@ impl<O: Owner> Driver<O> {
     /// The method borrows the driver, because the future of an `async fn` that takes `self` stores
     /// it twice.
     pub(super) async fn run(&mut self) -> Result<(), Error> {
-        let result = std::future::poll_fn(|cx| self.poll(cx)).await;
+        let poll = |cx: &mut Context<'_>| moment::shared_by(|| self.poll(cx));
+        let result = std::future::poll_fn(poll).await;
         let error = match &result {
             Ok(()) => {
                 let detail = if self.shared.established.get() {

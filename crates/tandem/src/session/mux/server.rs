@@ -20,6 +20,7 @@ use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::error::{Error, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, PushedPart, Reply};
 use crate::failure;
+use crate::moment;
 use crate::priority::{Precedence, PriorityWatch, SharedPriority};
 use crate::probe::points::HEADERS_ENCODE;
 use crate::role_name::RoleName;
@@ -198,8 +199,8 @@ const UNSENT_INTERVAL: Duration = Duration::from_millis(250);
 impl Pump {
     /// Starts the task that sends the reply. The future of an `async fn` would store the pump
     /// twice.
-    fn spawn(mut self) {
-        tokio::task::spawn_local(std::future::poll_fn(move |cx| self.poll(cx)));
+    fn spawn(self) {
+        tokio::task::spawn_local(moment::sharing(self, Self::poll));
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
