@@ -13,7 +13,7 @@ use super::table::{ENTRY_OVERHEAD, Table};
 const SHORT_COOKIE: usize = 20;
 /// Chains of dynamic entries by hash of name.
 const BUCKETS: usize = 64;
-/// Hashes of fields that were seen but not indexed.
+/// Hashes of fields that were seen but not indexed, two in each slot.
 const SEEN: usize = 64;
 
 /// The known behaviour of a static name.
@@ -51,9 +51,10 @@ pub(crate) struct Index {
     /// Number that the next entry gets, from 1 (wrapping). The table never holds so many entries
     /// that a number comes twice.
     next: u16,
-    /// A part of the hash of the last field in each slot. If two fields agree in it, one of them is
-    /// indexed too early.
-    seen: Vec<u16>,
+    /// A part of the hashes of the last two fields in each slot, newest first. If fields agree in
+    /// it, one of them is indexed too early. With one place in a slot, two fields of each response
+    /// could displace each other for ever.
+    seen: Vec<[u16; 2]>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -162,12 +163,16 @@ impl Index {
             return true;
         }
         if self.seen.is_empty() {
-            self.seen = vec![0; SEEN];
+            self.seen = vec![[0; 2]; SEEN / 2];
         }
         let field_hash = mix(name_hash, hash(value));
-        let slot = &mut self.seen[field_hash as usize % SEEN];
+        let slot = &mut self.seen[field_hash as usize % (SEEN / 2)];
         let part = (field_hash >> 16) as u16;
-        std::mem::replace(slot, part) == part
+        if slot.contains(&part) {
+            return true;
+        }
+        *slot = [part, slot[0]];
+        false
     }
 
     /// Adds an entry after evicting old ones. An entry larger than the table only empties it.
@@ -316,4 +321,22 @@ pub(crate) const fn hash(text: &[u8]) -> u32 {
 /// Combines the hashes of a name and a value.
 const fn mix(name: u32, value: u32) -> u32 {
     (name.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn index_remembers_two_fields_that_take_turns() {
+        for number in 0..500 {
+            let mut index = Index::new(4096);
+            let values = [number, number + 1].map(|number| format!("value {number}"));
+            let mut is_worth = |value: &String| {
+                index.is_worth_inserting(Habit::Varies, hash(b"etag"), b"etag", value.as_bytes())
+            };
+            assert_eq!(values.each_ref().map(&mut is_worth), [false; 2]);
+            assert_eq!(values.each_ref().map(is_worth), [true; 2], "{number}");
+        }
+    }
 }
