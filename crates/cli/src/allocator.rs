@@ -18,6 +18,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// name for this option; in `mimalloc.h` it follows the delay of commits.
 const PURGE_DELAY: mi_option_t = mi_option_eager_commit_delay + 1;
 
+/// The time in milliseconds by which each free part of a segment extends the delay of the others.
+const PURGE_EXTENSION: mi_option_t = PURGE_DELAY + 10;
+
 /// The number of the region that mimalloc reserves at its start, of 1 GiB.
 const FIRST_ARENA: c_int = 1;
 
@@ -34,6 +37,19 @@ unsafe extern "C" {
 pub(crate) fn return_free_memory_at_once() {
     // SAFETY: the option exists (see the test). `main` calls this before other threads run.
     unsafe { mi_option_set(PURGE_DELAY, 0) }
+}
+
+/// Lets free memory return to the system after 10 ms, however much memory becomes free meanwhile.
+/// Whole segments return after ten times as long.
+///
+/// A gateway uses the memory of each exchange again within that time, and has hardly any page
+/// faults then. By default, a steady load delays the return further and further.
+pub(crate) fn return_free_memory_soon() {
+    // SAFETY: as above.
+    unsafe {
+        mi_option_set(PURGE_DELAY, 10);
+        mi_option_set(PURGE_EXTENSION, 0);
+    }
 }
 
 /// Lets the heap have large pages, and keeps its free memory.
@@ -68,6 +84,12 @@ mod tests {
         unsafe { mi_option_get(PURGE_DELAY) }
     }
 
+    /// Returns the extension of the delay, and its neighbour in the list.
+    fn purge_extension() -> [std::ffi::c_long; 2] {
+        // SAFETY: as above.
+        [PURGE_EXTENSION, PURGE_EXTENSION - 1].map(|option| unsafe { mi_option_get(option) })
+    }
+
     /// The flags of the kernel for the mapping that holds an address.
     fn flags_of_mapping(address: usize) -> String {
         let maps = fs::read_to_string("/proc/self/smaps").expect("readable");
@@ -94,12 +116,20 @@ mod tests {
         assert_eq!(purge_delay(), 10, "mimalloc's list of options has changed");
         return_free_memory_at_once();
         assert_eq!(purge_delay(), 0);
+        assert_eq!(
+            purge_extension(),
+            [1, 10],
+            "mimalloc's list of options has changed"
+        );
         let body = vec![1_u8; 1 << 16];
         let is_large = || {
             let flags = flags_of_mapping(body.as_ptr().addr());
             flags.split(' ').any(|flag| flag == "hg")
         };
         assert!(!is_large(), "the feature no_thp of mimalloc is off");
+
+        return_free_memory_soon();
+        assert_eq!((purge_delay(), purge_extension()), (10, [0, 10]));
 
         keep_memory_in_large_pages();
         assert_eq!(purge_delay(), -1);

@@ -42,10 +42,13 @@ enum Command {
 
 fn main() -> ExitCode {
     let arguments = Arguments::try_parse().unwrap_or_else(|error| end(&error));
-    // A replay fills much memory at once, has no bound to keep and ends soon.
     #[cfg(all(feature = "mimalloc", target_os = "linux"))]
-    match arguments.command {
+    match &arguments.command {
+        // A replay fills much memory at once, has no bound to keep and ends soon.
         Command::Predict(_) => allocator::keep_memory_in_large_pages(),
+        Command::Proxy(proxy) if matches!(**proxy, tandem::cli::Command::Gateway(_)) => {
+            allocator::return_free_memory_soon();
+        }
         _ => allocator::return_free_memory_at_once(),
     }
     tandem::cli::exit(run(arguments.command))
