@@ -189,7 +189,8 @@ impl Flow {
     ) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
         if let Some(resume) = &mut self.resume {
-            resume.on_ack(now, sent, bytes, stamp.is_app_limited());
+            // A jump after a pause uses the window whole.
+            resume.on_ack(now, sent, bytes, stamp.follows_rest());
         }
         self.delivery.on_acked(now, (sent, stamp), bytes, rtt);
     }

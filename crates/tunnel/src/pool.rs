@@ -40,10 +40,11 @@ impl Pool {
         (self.limit / 2).saturating_sub(used) / 8
     }
 
-    /// Returns a quarter of the bytes that [`Self::reserve_share`] grants at most. A stream that
-    /// takes no more leaves the usual windows to many others.
-    pub(crate) const fn part_of_share(&self) -> u64 {
-        self.share(self.used.saturating_sub(self.aside)) / 4
+    /// Returns the bytes of a wide window: a sixteenth of the first quarter of the pool without the
+    /// used bytes. The usual windows of many streams then still fit the first half.
+    pub(crate) const fn wide_window(&self) -> u64 {
+        let used = self.used.saturating_sub(self.aside);
+        (self.limit / 4).saturating_sub(used) / 16
     }
 
     /// Takes up to `wanted` bytes for a stream that has not used any yet, and returns their number.

@@ -156,9 +156,9 @@ fn parse_lines(lines: &Lines<'_>, scheme: Scheme, limits: &Limits) -> Result<Req
     })
 }
 
-/// Returns the place that the request goes to. `Host` is ignored beside an absolute target (RFC 9112
-/// section 3.2.2), and the next recipient gets the host of the target. A CONNECT whose `Host` names
-/// another place was made to be understood in two ways.
+/// Returns the place that the request goes to. `Host` is ignored beside an absolute target (RFC
+/// 9112 section 3.2.2), and the next recipient gets the host of the target. A CONNECT whose `Host`
+/// names another place was made to be understood in two ways.
 fn authority(target: &Target<'_>, sorted: &Sorted, version: Version) -> Result<String, BadRequest> {
     if sorted.host_repeated {
         return Err(BadRequest::HostRepeated);

@@ -15,7 +15,7 @@ use crate::url;
 /// The number of refusals in a row after which nothing is pushed from an origin.
 const IN_A_ROW: u8 = 3;
 
-/// The time after the last refusal in which nothing is pushed.
+/// The time after the last refusal of a row in which nothing is pushed.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// The largest number of origins that are remembered. A full table starts again.
@@ -64,8 +64,12 @@ impl Refusals {
             in_a_row: 0,
             last: now,
         });
+        // A resource that is asked for again and again, and always fails, does not prolong a pause.
+        if refused.in_a_row >= IN_A_ROW {
+            return false;
+        }
         refused.last = now;
-        refused.in_a_row = refused.in_a_row.saturating_add(1);
+        refused.in_a_row += 1;
         refused.in_a_row == IN_A_ROW
     }
 
@@ -131,7 +135,8 @@ mod tests {
         }
         assert!(refusals.concern("http://a.test/") && !refusals.concern("http://b.test/"));
         assert_eq!(refusals.origins.len(), 1, "the row of b.test has ended");
-        // The answer does not make the pause longer.
+        // Neither an answer nor another refusal makes the pause longer.
+        assert!(!refusals.note(start + PAUSE / 2, "a.test", 429));
         refusals.expire(start + PAUSE);
         assert!(!refusals.concern("http://a.test/"));
     }

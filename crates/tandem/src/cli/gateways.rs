@@ -65,7 +65,7 @@ pub(super) fn run(args: &GatewaysArgs) -> Result<(), Failure> {
         };
         let waiting = async {
             tokio::time::sleep(QUIET).await;
-            super::note("tandem: Tor has not learned its network yet; waiting for up to a minute");
+            super::note("tandem: waiting for Tor and its list of relays, for up to a minute");
             std::future::pending().await
         };
         // The drop of the search restores the configuration of Tor.

@@ -38,10 +38,10 @@ pub(super) fn run(args: &OpenArgs) -> Result<(), Failure> {
         ControlResponse::Error(problem) => return Err(problem.into()),
         _ => return Err("the process answered another question".into()),
     };
-    super::print(&url)?;
     if args.print {
-        return Ok(());
+        return Ok(super::print(&url)?);
     }
+    super::tell(&url);
     if own_user()? == ROOT {
         super::note("tandem: root opens no browser: open the address above as another user");
         return Ok(());

@@ -15,12 +15,19 @@ pub struct Stamp {
     delivered_at: Duration,
     first_sent: Duration,
     app_limited: bool,
+    follows_rest: bool,
 }
 
 impl Stamp {
-    /// Returns true if the sender had too little to send when the segment left.
+    /// Returns true if the delivery before this segment is limited by the application.
     pub const fn is_app_limited(&self) -> bool {
         self.app_limited
+    }
+
+    /// Returns true if the segment follows bytes in flight behind which nothing was left to send.
+    /// The first flight after a pause does not, whatever its size.
+    pub const fn follows_rest(&self) -> bool {
+        self.follows_rest
     }
 }
 
@@ -97,7 +104,7 @@ impl Delivery {
     }
 
     /// Notes a transmission that follows `in_flight` bytes.
-    pub const fn on_sent(&mut self, now: Duration, in_flight: u64) -> Stamp {
+    pub fn on_sent(&mut self, now: Duration, in_flight: u64) -> Stamp {
         if in_flight == 0 {
             self.first_sent = now;
             self.delivered_at = now;
@@ -108,6 +115,9 @@ impl Delivery {
             delivered_at: self.delivered_at,
             first_sent: self.first_sent,
             app_limited: self.app_limited_until.is_some(),
+            follows_rest: self
+                .app_limited_until
+                .is_some_and(|until| until > self.delivered),
         }
     }
 

@@ -329,7 +329,7 @@ impl Tunnel {
         let mut recv = RecvHalf::new(credit, self.config.max_window, &mut self.pool);
         let mut window = self.config.first_window;
         let limit = if id.opener() == self.side {
-            window = window.max(self.config.own_window.min(self.pool.part_of_share()));
+            window = window.max(self.config.own_window.min(self.pool.wide_window()));
             credit.max(self.allowed.window(id.index()))
         } else {
             let offered = self.offers.on_opened(id.index());

@@ -56,13 +56,13 @@ fn first_segment_waits_for_room_for_its_window() {
 
 /// Wide windows of a few streams leave the usual ones to the others.
 #[test]
-fn first_windows_of_own_streams_are_wide_while_few_are_open() {
+fn own_streams_begin_wide_while_few_are_open() {
     let config = Config {
         own_window: 1 << 20,
         ..Config::default()
     };
     let mut tunnel = Tunnel::new(Side::Client, config, Duration::ZERO);
-    let windows: Vec<u16> = (0..64)
+    let windows: Vec<u16> = (0..94)
         .map(|_| {
             let id = open(&mut tunnel, 1);
             first_window(&datagrams(&mut tunnel, Duration::ZERO), id).expect("a window")
@@ -70,7 +70,8 @@ fn first_windows_of_own_streams_are_wide_while_few_are_open() {
         .collect();
     assert!((1000..=1024).contains(&windows[0]), "{}", windows[0]);
     assert!(windows.is_sorted_by(|before, after| before >= after));
-    assert_eq!((windows[43], windows[63]), (261, 256));
+    assert!(windows[5] > 700 && windows[20] > 256, "{windows:?}");
+    assert_eq!(windows[90], 256);
 }
 
 #[test]

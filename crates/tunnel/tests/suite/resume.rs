@@ -107,6 +107,27 @@ fn resume_fills_a_long_path_in_two_round_trips() {
     }
 }
 
+#[test]
+fn resumed_window_grows_after_a_message_and_a_pause() {
+    for algorithm in [Algorithm::Cubic, Algorithm::Bbr] {
+        let mut download = Download::begin(algorithm, &link(60_000, ROUND), None);
+        let (now, tunnel) = (download.path.now, &mut download.path.server.tunnel);
+        tunnel.note_handshake(ROUND);
+        let saved = SavedSpeed {
+            rate: 7_200_000,
+            round_trip: ROUND,
+        };
+        tunnel.resume(now, saved).expect("a trial");
+        let mut message = Bytes::from_static(&[7; 300]);
+        tunnel.write(download.stream, &mut message).expect("open");
+        download.path.run_for(2 * ROUND);
+        download.run(ROUND / 2);
+        let [first, second] = [(); 2].map(|()| download.run(ROUND));
+        assert!(first > 2_000_000, "{algorithm:?}: {first}");
+        assert!(second * 2 > first * 3, "{algorithm:?}: {first}, {second}");
+    }
+}
+
 /// The round trip of the handshake admits the saved speed, as over QUIC.
 #[test]
 fn handshake_saves_resume_a_round_trip() {

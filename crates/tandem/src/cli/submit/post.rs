@@ -81,9 +81,15 @@ fn check_path(path: &str) -> Result<(), Failure> {
     let has_plain_rest = path[bare.len()..]
         .bytes()
         .all(|byte| byte.is_ascii_graphic() && byte != b'#');
-    match (bare.is_empty() || is_plain(bare)) && has_plain_rest {
+    if !(bare.is_empty() || is_plain(bare)) {
+        return Err(format!("--to {path:?}: {PLAIN_PATH}").into());
+    }
+    match has_plain_rest {
         true => Ok(()),
-        false => Err(format!("--to {path:?}: {}", PLAIN_PATH).into()),
+        false => Err(format!(
+            "--to {path:?}: encode other characters than those of URLs in the query, such as %20"
+        )
+        .into()),
     }
 }
 

@@ -308,7 +308,9 @@ impl ClientFiles {
     ) -> Result<(), Failure> {
         let has_one = |other: &JournalEntry| {
             let is_open = other.location.is_none() && other.state.is_none();
-            is_open && other.digest == entry.digest && !other.shown_tokens.is_empty()
+            // Another file with the same content would be linked to the first one.
+            let is_same = other.file == entry.file && other.digest == entry.digest;
+            is_open && is_same && !other.shown_tokens.is_empty()
         };
         let Some(mut refused) = journal.into_iter().find(has_one) else {
             return Ok(());
