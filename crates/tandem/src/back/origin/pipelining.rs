@@ -26,9 +26,7 @@ use crate::exchange::{Exchange, Sink};
 use crate::metrics::METRICS;
 use crate::path::Path;
 use crate::session::SessionState as _;
-use crate::session::http1::{
-    ConnectionFate, DEPTH, Http1Client, Traits, is_pipelinable, may_be_behind,
-};
+use crate::session::http1::{ConnectionFate, DEPTH, Http1Client, Traits, is_pipelinable};
 use crate::transport::Target;
 
 /// The number of connections with pipelined requests that may end together, among more than six.
@@ -288,15 +286,10 @@ impl Origin {
         fresh: bool,
         pipeline: &Rc<Pipeline>,
     ) -> Result<Entry, Error> {
-        let follows = match exchange {
-            _ if fresh => Follows::Never,
-            exchange if is_pipelinable(exchange) => Follows::First,
-            exchange if may_be_behind(exchange) => Follows::Last,
-            _ => Follows::Never,
-        };
+        let may_follow = !fresh && is_pipelinable(exchange);
         let entry = async {
             loop {
-                if let Some(entry) = self.try_enter(key, fresh, follows, pipeline) {
+                if let Some(entry) = self.try_enter(key, fresh, may_follow, pipeline) {
                     // Another exchange may find a connection as well.
                     pipeline.changed.notify_one();
                     return entry;
@@ -313,7 +306,7 @@ impl Origin {
         &self,
         key: &PoolKey,
         fresh: bool,
-        follows: Follows,
+        may_follow: bool,
         pipeline: &Rc<Pipeline>,
     ) -> Option<Entry> {
         let limits = self.connection_limits.get()?(key.session, &key.origin);
@@ -321,19 +314,15 @@ impl Origin {
         if !fresh && let Some(idle) = self.take_lasting(key, pipeline, may_scout) {
             return Some(Entry::Lead(idle));
         }
-        let follow = || pipeline.followable(may_scout).map(Entry::Follow);
-        if follows == Follows::First
-            && let Some(follow) = follow()
-        {
-            return Some(follow);
+        if may_follow && let Some(connection) = pipeline.followable(may_scout) {
+            return Some(Entry::Follow(connection));
         }
         let mut pool = self.pool.borrow_mut();
         // A fresh connection replaces an idle one.
         let idle = pool.idle.get(key).filter(|_| !fresh).map_or(0, Vec::len);
         let open = pipeline.connections() + pool.binding.spares(key) + idle;
         if open >= limits.most.max(1) {
-            let may_follow = follows == Follows::Last && pipeline.traits.has_answered();
-            return may_follow.then(follow).flatten();
+            return None;
         }
         if fresh {
             pool.drop_oldest(key);
@@ -373,17 +362,6 @@ impl Origin {
     fn over_path(&self, path: Path) -> Rc<Http1Client> {
         Rc::new(Http1Client::over(self.protocols.http1.clone(), path))
     }
-}
-
-/// The order in which an exchange may follow others.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Follows {
-    Never,
-    /// The exchange follows before a new connection is dialled.
-    First,
-    /// The exchange follows where no new connection is permitted, if the origin has answered such
-    /// requests before.
-    Last,
 }
 
 /// The way on which an exchange begins.

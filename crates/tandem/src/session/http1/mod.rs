@@ -21,7 +21,7 @@ use tandem_http::h1::{Form, Limits};
 use tandem_http::{ResponseHead, Scheme};
 
 pub use client::Http1Client;
-pub use pipeline::{ConnectionFate, DEPTH, Traits, is_pipelinable, may_be_behind};
+pub use pipeline::{ConnectionFate, DEPTH, Traits, is_pipelinable};
 pub use server::{Http1Server, OriginForm};
 pub(crate) use tunnel::{Patience, tunnel};
 

@@ -192,11 +192,6 @@ impl Traits {
         Ok(keeps)
     }
 
-    /// Returns whether the origin has answered a follower.
-    pub fn has_answered(&self) -> bool {
-        self.0.answered.get() > 0
-    }
-
     fn note_answered(&self) {
         let answered = &self.0.answered;
         answered.set(answered.get().saturating_add(1));
@@ -226,24 +221,17 @@ impl Drop for Scout {
 /// Returns whether a request may be pipelined, and may have requests behind it. Documents are
 /// excluded, since origins may take long for them, and event streams, which do not end.
 pub fn is_pipelinable(exchange: &Exchange) -> bool {
-    may_be_behind(exchange) && !accepts(exchange, b"text/html")
-}
-
-/// Returns whether a request may follow another one. A document may, although nothing follows it:
-/// a frame would otherwise wait for a whole response, and then for its own.
-pub fn may_be_behind(exchange: &Exchange) -> bool {
     let request = &exchange.request;
+    let accepts = |kind: &[u8]| {
+        let accept = request.fields.get("accept");
+        accept.is_some_and(|accept| contains(accept, kind))
+    };
     request.method == Method::Get
         && request.protocol.is_none()
         && exchange.body.is_empty()
         && request.fields.get("range").is_none()
-        && !accepts(exchange, EVENT_STREAM)
-}
-
-/// Returns whether a request accepts a media type by its name.
-fn accepts(exchange: &Exchange, kind: &[u8]) -> bool {
-    let accept = exchange.request.fields.get("accept");
-    accept.is_some_and(|accept| contains(accept, kind))
+        && !accepts(b"text/html")
+        && !accepts(EVENT_STREAM)
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {

@@ -7,8 +7,6 @@ use tokio::time::Instant;
 use super::super::tests_scripted::{Behaviour, REGULAR, Scene, THINKS, body, run};
 use crate::error::Kind;
 
-const DOCUMENT: [(&str, &str); 1] = [("accept", "text/html,*/*")];
-
 #[test]
 fn second_request_leaves_before_the_first_response() {
     run(async {
@@ -81,32 +79,6 @@ fn document_part_and_event_stream_are_not_pipelined() {
 }
 
 #[test]
-fn document_follows_where_no_connection_is_permitted() {
-    run(async {
-        for (connections, is_known, dials, followed) in
-            [(1, true, 1, 1), (2, true, 2, 0), (1, false, 1, 0)]
-        {
-            let scene = Scene::new(REGULAR, connections);
-            scene.begin().await;
-            if is_known {
-                let fetched = ["/a", "/b"].map(|path| scene.fetch(path));
-                for (path, fetched) in ["/a", "/b"].into_iter().zip(fetched) {
-                    scene.expect(path, fetched).await;
-                }
-            }
-            let before = scene.seen.followed.get();
-            let image = scene.fetch("/image");
-            tokio::time::sleep(THINKS / 4).await;
-            let document = scene.fetch_with("/document", &DOCUMENT);
-            scene.expect("/image", image).await;
-            scene.expect("/document", document).await;
-            let seen = (scene.seen.dials.get(), scene.seen.followed.get() - before);
-            assert_eq!(seen, (dials, followed), "{connections} {is_known}");
-        }
-    });
-}
-
-#[test]
 fn request_behind_a_closed_connection_is_repeated() {
     run(async {
         for announces in [true, false] {
@@ -163,11 +135,12 @@ fn hints_precede_the_heads_of_pipelined_responses() {
             hints: true,
             ..REGULAR
         });
+        let document = [("accept", "text/html,*/*")];
         let fetched = [
             ("/open/a", &[][..]),
             ("/b", &[]),
             ("/open/c", &[]),
-            ("/d", &DOCUMENT),
+            ("/d", &document),
         ]
         .map(|(path, fields)| scene.statuses(path, fields));
         for statuses in fetched {
