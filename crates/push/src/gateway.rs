@@ -58,6 +58,7 @@ mod holds;
 mod image_accept;
 mod known_targets;
 mod learning;
+mod likely_pushes;
 mod misses;
 mod named;
 mod new_cookies;

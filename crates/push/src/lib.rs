@@ -37,6 +37,7 @@ pub mod fetch_standard;
 pub mod gateway;
 pub mod hints;
 pub mod known_redirects;
+pub mod likely_budget;
 pub mod next_pages;
 pub mod response_rules;
 pub mod scripts;

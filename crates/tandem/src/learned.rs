@@ -22,6 +22,7 @@ use tandem_preload::split;
 use tandem_push::asked_hosts::AskedHosts;
 use tandem_push::gateway::CopyLifetime;
 use tandem_push::known_redirects::KnownRedirects;
+use tandem_push::likely_budget::LikelyBudget;
 use tandem_push::next_pages::{NextPage, NextTable};
 use tandem_push::scripts::{DataFields, ScriptTable};
 use tandem_push::useless_pushes::UselessTable;
@@ -114,6 +115,7 @@ pub struct Learned {
     /// The targets of redirects, by the secret hashes of browsers and URLs. It stays empty in the
     /// same case.
     known_redirects: Mutex<KnownRedirects>,
+    likely_budget: Mutex<LikelyBudget>,
     began: Instant,
     file: Option<PathBuf>,
     /// The time at which the state that was read had been written.
@@ -168,6 +170,7 @@ impl Learned {
             wasted_pushes: Mutex::new(UselessTable::of_waste()),
             asked_hosts: Mutex::default(),
             known_redirects: Mutex::default(),
+            likely_budget: Mutex::default(),
             began,
             file,
             saved_at,

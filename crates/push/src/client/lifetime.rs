@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use tandem_http::ResponseHead;
 use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy};
 
-use crate::response_rules::{is_pushable_status, may_be_handed_over, stored_policy};
+use crate::response_rules::{
+    is_part_of_page, is_pushable_status, may_be_handed_over, stored_policy,
+};
 
 /// The time after which no response is used, however long it stays fresh.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(300);
@@ -98,12 +100,16 @@ pub(super) fn is_confirmation(head: &ResponseHead) -> bool {
     head.status == 304 && policy.has_validator && !policy.forbids_storage()
 }
 
-/// Returns whether a browser's cache uses a response without another request because it changes
-/// rarely, although its origin names no lifetime (RFC 9111 section 4.2.2).
+/// Returns whether a browser's cache uses a part of a page without another request because it
+/// changes rarely, although its origin names no lifetime (RFC 9111 section 4.2.2). The response
+/// stays fresh for as long as a push without a lifetime may wait.
 pub(super) fn has_heuristic_lifetime(head: &ResponseHead) -> bool {
     let policy = ResponsePolicy::of(head);
     let freshness = policy.freshness(CacheRules::BROWSER, Receipt::default());
-    may_wait(head) && !policy.needs_validation() && freshness.is_fresh(Duration::ZERO)
+    is_part_of_page(head)
+        && may_wait(head)
+        && !policy.needs_validation()
+        && freshness.is_fresh(MAX_UNSPECIFIED_WAIT)
 }
 
 /// Returns the time for which a browser's cache can use a response without another request, if its

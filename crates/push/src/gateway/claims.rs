@@ -87,13 +87,6 @@ impl KnownResources {
         }
     }
 
-    /// Adds such resources, unless the request shows an earlier visit.
-    pub(super) fn add_likely(&mut self, likely: Vec<u32>) {
-        if self.ages.is_empty() {
-            self.likely.extend(likely);
-        }
-    }
-
     /// Returns whether nearly all visits transfer a resource.
     pub(super) fn is_likely(&self, hash: u32) -> bool {
         self.likely.contains(&hash)

@@ -62,7 +62,7 @@ impl Gateway {
     }
 
     /// Does the same for a push that is a redirect of its page. Returns the page as well, which
-    /// knows the hosts and the likely resources of the target already.
+    /// knows the hosts of the target already.
     pub(super) fn look_pushed_target_up(
         &mut self,
         id: FetchId,
@@ -77,8 +77,6 @@ impl Gateway {
         record
             .asked_hosts
             .extend(std::mem::take(&mut learned.hosts));
-        let likely = std::mem::take(&mut learned.likely);
-        record.known_resources.add_likely(likely);
         Some((page, learned))
     }
 
@@ -124,6 +122,24 @@ impl Gateway {
             let asked = RequestHashes::of(&request.fields);
             let is_known = target.asked == asked;
             predictor.note_redirect(asked.browser(), &redirect, &target.url, is_known);
+        }
+    }
+
+    /// Handles a report on the push of a followed target. Only a browser that uses it still requests
+    /// the target: others have it in their cache, or go to another scheme by themselves.
+    pub(super) fn note_target_fate(
+        &mut self,
+        hash: u32,
+        is_used: bool,
+        predictor: &mut dyn Predictor,
+    ) {
+        let Some(targets) = self.targets.as_mut() else {
+            return;
+        };
+        let awaited = &mut targets.awaited;
+        let at = awaited.iter().position(|it| it.target.hash == hash);
+        if let Some(AwaitedTarget { redirect, target }) = at.and_then(|at| awaited.remove(at)) {
+            predictor.note_redirect(target.asked.browser(), &redirect, &target.url, is_used);
         }
     }
 }

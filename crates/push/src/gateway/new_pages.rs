@@ -17,7 +17,7 @@ use super::session_cookies::Cookies;
 use super::table::{PageId, ResponseId};
 use super::visitors::has_no_sign;
 use crate::fetch_standard::{
-    is_navigation, is_of_tool, is_prefetch, is_repeatable, referrer_after_redirect,
+    has_metadata, is_navigation, is_of_tool, is_prefetch, is_repeatable, referrer_after_redirect,
 };
 use crate::response_rules::redirect_target;
 use crate::url::is_same_origin;
@@ -95,6 +95,13 @@ impl Gateway {
                 self.pages.insert(page)
             }
         };
+        let mut likely = std::mem::take(&mut learned.likely);
+        if !self
+            .likely
+            .permits(!likely.is_empty() && has_no_sign(&request))
+        {
+            likely.clear();
+        }
         if let Some(page) = self.pages.get_mut(page) {
             page.set_possible(std::mem::take(&mut learned.possible));
             page.useless = std::mem::take(&mut learned.useless);
@@ -102,7 +109,7 @@ impl Gateway {
             page.set_cookies(cookies.into_changes());
             // A browser that shows no earlier visit is likely to be new. All its claims count.
             page.known_resources = match has_no_sign(&request) {
-                true => KnownResources::of_new_visit(std::mem::take(&mut learned.likely)),
+                true => KnownResources::of_new_visit(likely),
                 false => KnownResources::new(self.clock.unix_time(now), returning.known),
             };
         }
@@ -160,10 +167,15 @@ impl Gateway {
                     && record.follows_redirect(url, &target.url)
                 {
                     (target.via, target.referrer) = (source, Some(policy));
-                    if !is_same_origin(url, &target.url) {
+                    if is_same_origin(url, &target.url) {
+                        if record.repeat_fields(redirected, &target) {
+                            self.promise(page, vec![target]);
+                        }
+                    } else {
+                        if !has_metadata(&redirected.fields) {
+                            record.repeat_fields(redirected, &target);
+                        }
                         self.note_other_origin(page, url, target);
-                    } else if record.repeat_fields(redirected, &target) {
-                        self.promise(page, vec![target]);
                     }
                 }
             }

@@ -137,6 +137,15 @@ pub trait Predictor {
     /// user.
     fn note_redirect(&mut self, _browser: u32, _redirect: &str, _target: &str, _is_known: bool) {}
 
+    /// Records the bytes of a push that was of use, or of a likely one that was not.
+    fn note_push_bytes(&mut self, _bytes: u64, _is_used: bool) {}
+
+    /// Returns whether resources that nearly all visits transfer wait for no claim. See
+    /// [`LikelyBudget`](crate::likely_budget::LikelyBudget).
+    fn permits_likely(&self) -> bool {
+        false
+    }
+
     /// Returns whether the browser's request for the target of a redirect is known. See
     /// [`KnownRedirects`](crate::known_redirects::KnownRedirects).
     fn leads_to(&self, _browser: u32, _redirect: &str, _target: &str) -> bool {
@@ -145,10 +154,9 @@ pub trait Predictor {
 }
 
 /// The least probability of a transfer at which a resource is sent to a browser that shows no
-/// earlier visit. By the rule of succession, four visits with empty caches give 5/6. The predictor
-/// reaches this at the fifth visit to the first page that it learns, and one visit with a full
-/// cache brings it below again. It counts at a gateway with one user only: visits of other users
-/// say less about a cache.
+/// earlier visit. By the rule of succession, four visits with empty caches give 5/6. Visits to other
+/// pages count too, so a new page may reach it after its first visit. It counts at a gateway with
+/// one user only: visits of other users say less about a cache.
 const LIKELY: f64 = 0.83;
 
 /// The resources that other users needed.
@@ -312,6 +320,8 @@ impl Learned {
         for candidate in &predictor.resources(page) {
             learned.add(predictor, candidate);
         }
+        // These probabilities are those of requests, and a browser's cache may answer a request.
+        learned.likely.clear();
         learned
     }
 
@@ -319,7 +329,6 @@ impl Learned {
     pub(super) fn append(&mut self, of_target: Self) {
         self.needs.extend(of_target.needs);
         self.known.extend(of_target.known);
-        self.likely.extend(of_target.likely);
         self.scripts.extend(of_target.scripts);
         self.validated.extend(of_target.validated);
         self.hosts.extend(of_target.hosts);
@@ -330,7 +339,7 @@ impl Learned {
         if let Some(need) = self.need(predictor, candidate) {
             self.needs.push(need);
             self.known.extend(known_for(candidate));
-            if candidate.probability >= LIKELY && predictor.serves_one_user() {
+            if candidate.probability >= LIKELY && predictor.permits_likely() {
                 self.likely.extend(url_hash_of(&candidate.url));
             }
         }

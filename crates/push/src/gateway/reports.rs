@@ -92,12 +92,16 @@ impl Gateway {
                 self.cache.note_pushable(hash);
                 self.deliver_new_cookies(now, &push);
                 if push.is_likely && fate != Fate::Validated {
+                    self.likely.note(true);
                     self.note_likely_use(now, &push);
                 }
                 self.note_wanted(now, url::authority(&push.url), hash)
             }
             Fate::Wasted | Fate::Cancelled => {
                 self.count_waste(&push);
+                if push.is_likely {
+                    self.likely.note(false);
+                }
                 match push.is_check {
                     true => self.cache.note_uncheckable(hash),
                     false => self.cache.note_refusal(hash),
@@ -115,12 +119,18 @@ impl Gateway {
         let Some(predictor) = predictor else {
             return;
         };
-        if let (Fate::Used | Fate::Late, Some(lifetime)) = (fate, push.lifetime) {
+        let is_transferred = matches!(fate, Fate::Used | Fate::Late);
+        if is_transferred || (push.is_likely && fate != Fate::Validated) {
+            predictor.note_push_bytes(push.bytes, is_transferred);
+        }
+        self.note_target_fate(hash, is_transferred, predictor);
+        if let (true, Some(lifetime)) = (is_transferred, push.lifetime) {
             predictor.note_lifetime(&push.url, lifetime);
         }
         // A cancelled push shows no need: the client refused it, or could not use it.
         let is_asked = matches!(fate, Fate::Used | Fate::Late | Fate::Validated);
-        let is_left = fate == Fate::Wasted && push.begun && !push.is_check;
+        // A full cache that wastes likely pushes says nothing about their hosts.
+        let is_left = fate == Fate::Wasted && push.begun && !push.is_check && !push.is_likely;
         if is_asked || is_left {
             let browser = push.asked.browser();
             predictor.note_asked_host(browser, &push.page_url, &push.url, is_asked);

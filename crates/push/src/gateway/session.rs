@@ -18,6 +18,7 @@ use super::fetch::{Fetch, PushStream};
 use super::fetch_queue::FetchQueue;
 use super::foreign_hosts::ForeignHosts;
 use super::image_accept::ImageAccept;
+use super::likely_pushes::LikelyPushes;
 use super::misses::Misses;
 use super::output::{Clock, Config, Counts, Output, PromiseStream};
 use super::page::{Page, Promise};
@@ -136,6 +137,7 @@ pub struct Gateway {
     pub(super) hosts: ForeignHosts,
     /// The targets of redirects to other origins, once there are any.
     pub(super) targets: Option<Box<KnownTargets>>,
+    pub(super) likely: LikelyPushes,
     /// The list of hosts for which the client opens HTTPS; `None` before it has sent a list.
     opened: Option<OpenedList>,
     /// The page that the user looks at.
@@ -192,6 +194,7 @@ impl Gateway {
             companion: Companion::new(config.audience.is_in_one_process()),
             hosts: ForeignHosts::default(),
             targets: None,
+            likely: LikelyPushes::default(),
             opened: None,
             view: None,
             next: NextPages::default(),

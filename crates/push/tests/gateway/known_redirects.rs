@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use tandem_push::wire::Fate;
+
 use crate::needs::Needs;
 use crate::origin::{Page, redirect};
 use crate::pair::Pair;
@@ -97,6 +99,26 @@ fn other_request_for_the_target_ends_the_knowledge() {
         .collect();
     let expected = [false, false, false, true, false, false, false, true];
     assert_eq!(followed, expected);
+}
+
+/// A browser that has learned to go to another scheme, or has a fresh copy, requests no target.
+#[test]
+fn unused_target_ends_the_knowledge() {
+    for (fate, is_followed) in [(Fate::Wasted, false), (Fate::Used, true)] {
+        let (mut needs, pages) = (Needs::default(), site(redirect(TARGET)));
+        for _ in 0..3 {
+            visit(&mut needs, &pages, NAVIGATION, NAVIGATION);
+        }
+        let mut pair = Pair::new(&pages);
+        pair.predictor = Some(needs);
+        let asked = pair.load(START, NAVIGATION);
+        assert!(asked.contains(&TARGET.to_owned()));
+        pair.report(fate, TARGET);
+        pair.run();
+        let mut needs = pair.predictor.take().expect("the scene has a predictor");
+        let asked = visit(&mut needs, &pages, NAVIGATION, NAVIGATION);
+        assert_eq!(asked.contains(&TARGET.to_owned()), is_followed, "{fate:?}");
+    }
 }
 
 /// The page behind the redirect does not name the resource of the other site.

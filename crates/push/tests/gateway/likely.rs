@@ -127,3 +127,45 @@ fn uses_of_likely_resources_count_at_the_next_page() {
         assert_eq!(found, fetched, "{fate:?}");
     }
 }
+
+/// Returns the fetches with the page in the next session, after `fate` for the likely pushes.
+fn fetches_after(fate: Fate) -> usize {
+    let mut first = pair_of_empty_caches();
+    fetches_with(&mut first, PAGE, NAVIGATION);
+    first.report(fate, LIKELY[0]);
+    first.run();
+    let mut next = pair(first.predictor.take().expect("the scene has a predictor"));
+    fetches_with(&mut next, PAGE, NAVIGATION)
+}
+
+#[test]
+fn wasted_likely_push_ends_those_of_later_sessions() {
+    assert_eq!(fetches_after(Fate::Used), LIKELY.len());
+    assert_eq!(fetches_after(Fate::Wasted), 0);
+    assert_eq!(fetches_after(Fate::Cancelled), 0);
+}
+
+/// Pages that are opened together show no cache.
+#[test]
+fn likely_pushes_of_a_second_page_wait_for_a_report() {
+    const SECOND: &str = "http://b.test/";
+    const IMAGE: &str = "http://b.test/1.png";
+    for (fate, fetched) in [(None, 0), (Some(Fate::Used), 1), (Some(Fate::Wasted), 0)] {
+        let mut pair = pair_of_empty_caches();
+        pair.serve(SECOND, signless(&[IMAGE]));
+        pair.serve(IMAGE, fresh_image());
+        fetches_with(&mut pair, PAGE, NAVIGATION);
+        if let Some(fate) = fate {
+            pair.report(fate, LIKELY[0]);
+        }
+        pair.run();
+        pair.take_asked();
+        // This gateway has a budget that nothing was taken from.
+        pair.predictor = Some(Needs::of_empty_caches(SECOND, vec![IMAGE]));
+        assert_eq!(
+            fetches_with(&mut pair, SECOND, NAVIGATION),
+            fetched,
+            "{fate:?}"
+        );
+    }
+}

@@ -9,6 +9,7 @@ use tandem_predict::auto::url::{Kind, parts};
 use tandem_predict::{Candidate, Exchange};
 use tandem_push::gateway::{CopyLifetime, Predictor};
 use tandem_push::known_redirects::KnownRedirects;
+use tandem_push::likely_budget::LikelyBudget;
 use tandem_push::next_pages::NextPage;
 use tandem_push::scripts::{DataFields, ScriptTable};
 use tandem_push::useless_pushes::{Outcome, UselessTable};
@@ -50,6 +51,7 @@ pub(crate) struct Needs {
     /// The other hosts that the user's earlier visits requested.
     pub(crate) asked_hosts: Vec<&'static str>,
     redirects: KnownRedirects,
+    likely_budget: LikelyBudget,
     /// True if the gateway has several users.
     pub(crate) is_shared: bool,
     /// The URLs of pushes with the types of their responses.
@@ -253,6 +255,14 @@ impl Predictor for Needs {
     fn note_redirect(&mut self, _: u32, redirect: &str, target: &str, is_known: bool) {
         self.redirects
             .note(number(redirect), number(target), is_known);
+    }
+
+    fn note_push_bytes(&mut self, bytes: u64, is_used: bool) {
+        self.likely_budget.note(bytes, is_used);
+    }
+
+    fn permits_likely(&self) -> bool {
+        !self.is_shared && self.likely_budget.permits()
     }
 
     fn leads_to(&self, _: u32, redirect: &str, target: &str) -> bool {

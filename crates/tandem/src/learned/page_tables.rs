@@ -9,6 +9,7 @@ use std::time::Instant;
 use tandem_preload::split;
 use tandem_push::asked_hosts::AskedHosts;
 use tandem_push::known_redirects::KnownRedirects;
+use tandem_push::likely_budget::LikelyBudget;
 use tandem_push::useless_pushes::{Outcome, UselessTable};
 use tandem_push::wire::url_hash_of;
 
@@ -121,6 +122,23 @@ impl Learned {
     pub fn leads_to(&self, browser: u32, redirect: &str, target: &str) -> bool {
         let [redirect, target] = [redirect, target].map(|url| self.number(browser, url));
         self.redirect_table().leads_to(redirect, target)
+    }
+
+    /// Notes the bytes of a push that was of use, or of a likely one that was not.
+    pub fn note_push_bytes(&self, bytes: u64, is_used: bool) {
+        if self.serves_one_user() {
+            self.likely_budget().note(bytes, is_used);
+        }
+    }
+
+    /// Returns whether resources that nearly all visits transfer wait for no claim.
+    pub fn permits_likely(&self) -> bool {
+        self.serves_one_user() && self.likely_budget().permits()
+    }
+
+    fn likely_budget(&self) -> MutexGuard<'_, LikelyBudget> {
+        let likely_budget = self.likely_budget.lock();
+        likely_budget.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a number for a URL in a browser.

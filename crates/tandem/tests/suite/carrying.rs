@@ -282,10 +282,6 @@ fn client_refuses_ambiguous_request_framing() {
             format!("GET {url} HTTP/1.1\r\nHost: {host}\r\nX-A : 1\r\n\r\n"),
         ),
         (
-            "other Host",
-            format!("GET {url} HTTP/1.1\r\nHost: other.example\r\n\r\n"),
-        ),
-        (
             "two Hosts",
             format!("GET {url} HTTP/1.1\r\nHost: {host}\r\nHost: {host}\r\n\r\n"),
         ),

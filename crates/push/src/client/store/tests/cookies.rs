@@ -7,6 +7,8 @@ const COOKIE: (&str, &str) = ("cookie", "new=1");
 /// The fields of a file that changes rarely. Caches reuse it, although it names no lifetime.
 const OLD: (&str, &str) = ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT");
 const DATE: (&str, &str) = ("date", "Mon, 30 Nov 2026 07:00:00 GMT");
+const RECENT: (&str, &str) = ("last-modified", "Mon, 30 Nov 2026 06:58:00 GMT");
+const IMAGE: (&str, &str) = ("content-type", "image/png");
 
 fn local() -> Scene {
     let mut scene = Scene::new(LIMITS);
@@ -32,9 +34,15 @@ fn new_cookie_leaves_responses_that_caches_reuse() {
         (&[FRESH, ("set-cookie", "own=1")], "new=1", false),
         (&[("cache-control", "no-cache")], "new=1", false),
         (&[("etag", "\"1\"")], "new=1", false),
-        (&[OLD, DATE], "new=1", true),
-        (&[OLD, DATE, ("cache-control", "no-cache")], "new=1", false),
-        (&[OLD, DATE, ("set-cookie", "own=1")], "new=1", false),
+        (&[IMAGE, OLD, DATE], "new=1", true),
+        (&[IMAGE, RECENT, DATE], "new=1", false),
+        (&[OLD, DATE], "new=1", false),
+        (
+            &[IMAGE, OLD, DATE, ("cache-control", "no-cache")],
+            "new=1",
+            false,
+        ),
+        (&[IMAGE, OLD, DATE, ("set-cookie", "own=1")], "new=1", false),
     ] {
         let mut scene = local();
         scene.push("/a", fields, "body");
