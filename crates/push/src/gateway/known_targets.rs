@@ -125,8 +125,8 @@ impl Gateway {
         }
     }
 
-    /// Handles a report on the push of a followed target. Only a browser that uses it still requests
-    /// the target: others have it in their cache, or go to another scheme by themselves.
+    /// Handles a report on the push of a followed target. Only a browser that uses it still
+    /// requests the target: others have it in their cache, or go to another scheme by themselves.
     pub(super) fn note_target_fate(
         &mut self,
         hash: u32,

@@ -154,9 +154,9 @@ pub trait Predictor {
 }
 
 /// The least probability of a transfer at which a resource is sent to a browser that shows no
-/// earlier visit. By the rule of succession, four visits with empty caches give 5/6. Visits to other
-/// pages count too, so a new page may reach it after its first visit. It counts at a gateway with
-/// one user only: visits of other users say less about a cache.
+/// earlier visit. By the rule of succession, four visits with empty caches give 5/6. Visits to
+/// other pages count too, so a new page may reach it after its first visit. It counts at a gateway
+/// with one user only: visits of other users say less about a cache.
 const LIKELY: f64 = 0.83;
 
 /// The resources that other users needed.
