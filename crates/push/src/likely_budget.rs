@@ -5,6 +5,8 @@
 //! bytes of all pushes that were of use. The first page that exceeds it ends these pushes until
 //! later pushes have earned it. A gateway without experience permits them.
 
+use crate::gateway::Counts;
+
 /// The bytes of use that earn one wasted byte: 5 % of them.
 const BYTES_FOR_ONE: u64 = 20;
 
@@ -16,13 +18,10 @@ pub struct LikelyBudget {
 }
 
 impl LikelyBudget {
-    /// Notes the bytes of a push that was of use, or of a likely one that was not.
-    pub fn note(&mut self, bytes: u64, is_used: bool) {
-        let sum = match is_used {
-            true => &mut self.used,
-            false => &mut self.wasted,
-        };
-        *sum = sum.saturating_add(bytes);
+    /// Notes the counts of a session.
+    pub const fn note(&mut self, counts: &Counts) {
+        self.used = self.used.saturating_add(counts.used_bytes);
+        self.wasted = self.wasted.saturating_add(counts.likely_wasted_bytes);
     }
 
     /// Returns whether likely pushes may leave.
@@ -39,13 +38,18 @@ mod tests {
     fn waste_ends_likely_pushes_until_it_is_earned() {
         let mut budget = LikelyBudget::default();
         assert!(budget.permits());
-        budget.note(1000, false);
-        assert!(!budget.permits());
-        budget.note(19_999, true);
-        assert!(!budget.permits());
-        budget.note(1, true);
-        assert!(budget.permits());
-        budget.note(u64::MAX, false);
-        assert!(!budget.permits());
+        for (used_bytes, likely_wasted_bytes, permits) in [
+            (0, 1000, false),
+            (19_999, 0, false),
+            (1, 0, true),
+            (0, u64::MAX, false),
+        ] {
+            budget.note(&Counts {
+                used_bytes,
+                likely_wasted_bytes,
+                ..Counts::default()
+            });
+            assert_eq!(budget.permits(), permits, "{used_bytes}");
+        }
     }
 }

@@ -20,6 +20,7 @@ use proc_macro2::{TokenStream, TokenTree};
 const ARROWS: &[(&str, &[&str])] = &[
     // Values and the interface that they pass through: every module may name these.
     ("wakers", &[]),
+    ("moment", &[]),
     ("role_name", &[]),
     ("error", &[]),
     ("priority", &[]),
@@ -42,7 +43,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("issuer", &["files", "log_limit", "metrics", "renewal"]),
     ("embedded", &[]),
     ("users", &["embedded"]),
-    ("learned", &["files", "users"]),
+    ("learned", &["files", "moment", "users"]),
     ("digest_file", &["files"]),
     ("visit_file", &["endpoint", "files", "hosts", "in_use"]),
     ("body_memory", &[]),
@@ -63,7 +64,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("session", VALUES),
     (
         "connections",
-        &["metrics", "session", "path", "status", "users"],
+        &["metrics", "moment", "session", "path", "status", "users"],
     ),
     // The objects that outlive a reload.
     (
@@ -104,6 +105,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "middle",
         &[
             "role_name",
+            "moment",
             "digest_file",
             "issuer",
             "announcement",
@@ -138,6 +140,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "back",
         &[
             "role_name",
+            "moment",
             "journal",
             "hosts",
             "embedded",
@@ -298,6 +301,7 @@ const VALUES: &[&str] = &[
     "secret",
     "body_memory",
     "role_name",
+    "moment",
     "wakers",
 ];
 

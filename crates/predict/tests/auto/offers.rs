@@ -285,7 +285,7 @@ fn auto_learns_from_used_pushes_of_other_sources() {
 }
 
 /// The path of a style sheet may look like that of a page. Pushes bring it at each visit, so no
-/// request shows what it is.
+/// request shows its kind.
 #[test]
 fn push_with_an_open_path_is_learned_by_its_type() {
     let style = "http://fonts.example/css?family=Oxygen";

@@ -27,4 +27,6 @@ pub(super) struct LookedUp {
 pub(super) struct AwaitedTarget {
     pub(super) redirect: Arc<str>,
     pub(super) target: PushTarget,
+    /// True if the gateway has followed the redirect.
+    pub(super) is_followed: bool,
 }

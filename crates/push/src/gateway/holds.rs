@@ -139,8 +139,8 @@ impl Gateway {
     /// Holds a new fetch back if its page demands it. Documents are exempt, since browsers request
     /// most of them on each visit. Returns whether the fetch begins only because nearly all visits
     /// transfer its resource.
-    pub(super) fn hold_if_doubtful(&mut self, page: PageId, id: FetchId, kind: Kind) -> bool {
-        let Some(page) = self.pages.get_mut(page) else {
+    pub(super) fn hold_if_doubtful(&mut self, of: PageId, id: FetchId, kind: Kind) -> bool {
+        let Some(page) = self.pages.get_mut(of) else {
             return false;
         };
         let site = site_of(url::authority(page.document_url()));
@@ -153,7 +153,10 @@ impl Gateway {
         if page.unkept.contains(&fetch.target.hash) {
             return false;
         }
-        if page.known_resources.is_likely(fetch.target.hash) && !self.visitors.has_returned(&site) {
+        if page.known_resources.is_likely(fetch.target.hash)
+            && !self.visitors.has_returned(&site)
+            && self.likely.permits(of)
+        {
             return true;
         }
         let has_old_copies = self.visitors.age(&site).is_some();
@@ -218,6 +221,10 @@ impl Gateway {
         match push.is_next {
             true => self.counts.next_wasted_bytes += push.bytes,
             false => self.counts.wasted_bytes += push.bytes,
+        }
+        if push.is_likely {
+            self.counts.likely_wasted_bytes += push.bytes;
+            self.likely.note(false);
         }
         // The browser's copy is as good as the response that confirmed it.
         let copy = push.copy.unwrap_or(KeptCopy::OLD);

@@ -99,6 +99,7 @@ impl Gateway {
         awaited.push_front(AwaitedTarget {
             redirect: redirect.into(),
             target: PushTarget::of(target.url.as_str().into(), &request),
+            is_followed: looked_up.is_known,
         });
         if looked_up.is_known {
             self.promise_one(page, target);
@@ -118,7 +119,8 @@ impl Gateway {
         };
         let awaited = &mut targets.awaited;
         let at = awaited.iter().position(|it| it.target.hash == hash);
-        if let Some(AwaitedTarget { redirect, target }) = at.and_then(|at| awaited.remove(at)) {
+        if let Some(awaited) = at.and_then(|at| awaited.remove(at)) {
+            let (redirect, target) = (awaited.redirect, awaited.target);
             let asked = RequestHashes::of(&request.fields);
             let is_known = target.asked == asked;
             predictor.note_redirect(asked.browser(), &redirect, &target.url, is_known);
@@ -130,16 +132,18 @@ impl Gateway {
     pub(super) fn note_target_fate(
         &mut self,
         hash: u32,
-        is_used: bool,
+        is_asked: bool,
         predictor: &mut dyn Predictor,
     ) {
         let Some(targets) = self.targets.as_mut() else {
             return;
         };
         let awaited = &mut targets.awaited;
-        let at = awaited.iter().position(|it| it.target.hash == hash);
-        if let Some(AwaitedTarget { redirect, target }) = at.and_then(|at| awaited.remove(at)) {
-            predictor.note_redirect(target.asked.browser(), &redirect, &target.url, is_used);
+        let is_of = |it: &AwaitedTarget| it.is_followed && it.target.hash == hash;
+        let at = awaited.iter().position(is_of);
+        if let Some(followed) = at.and_then(|at| awaited.remove(at)) {
+            let (redirect, target) = (&followed.redirect, &followed.target);
+            predictor.note_redirect(target.asked.browser(), redirect, &target.url, is_asked);
         }
     }
 }

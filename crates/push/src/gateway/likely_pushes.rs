@@ -4,37 +4,37 @@
 //! A browser with a full cache has no use for them. The first page of a session that gets them
 //! shows that: others wait for its reports.
 
+use super::table::PageId;
+
 /// The experience of a session with likely pushes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum LikelyPushes {
     /// None has left.
     #[default]
     Untried,
-    /// Those of one page have left, and no report has come.
-    Tried,
-    /// The browser has used some.
+    /// Those of this page have left, and no report has come.
+    Tried(PageId),
+    /// The browser has used some. The budget of the gateway bounds the others.
     Used,
-    /// One was of no use.
+    /// The first report was one of no use.
     Wasted,
 }
 
 impl LikelyPushes {
-    /// Returns whether the likely pushes of a page may leave. `has_some` tells whether it has any.
-    pub(super) fn permits(&mut self, has_some: bool) -> bool {
-        let is_permitted = has_some && matches!(self, Self::Untried | Self::Used);
-        if is_permitted && *self == Self::Untried {
-            *self = Self::Tried;
+    /// Returns whether a likely push of a page may leave.
+    pub(super) fn permits(&mut self, page: PageId) -> bool {
+        if *self == Self::Untried {
+            *self = Self::Tried(page);
         }
-        is_permitted
+        matches!(self, Self::Used) || *self == Self::Tried(page)
     }
 
     /// Notes the report on a likely push.
     pub(super) fn note(&mut self, is_used: bool) {
-        if *self != Self::Wasted {
-            *self = match is_used {
-                true => Self::Used,
-                false => Self::Wasted,
-            };
-        }
+        *self = match (is_used, *self) {
+            (true, _) => Self::Used,
+            (false, Self::Untried | Self::Tried(_)) => Self::Wasted,
+            (false, other) => other,
+        };
     }
 }

@@ -95,13 +95,6 @@ impl Gateway {
                 self.pages.insert(page)
             }
         };
-        let mut likely = std::mem::take(&mut learned.likely);
-        if !self
-            .likely
-            .permits(!likely.is_empty() && has_no_sign(&request))
-        {
-            likely.clear();
-        }
         if let Some(page) = self.pages.get_mut(page) {
             page.set_possible(std::mem::take(&mut learned.possible));
             page.useless = std::mem::take(&mut learned.useless);
@@ -109,7 +102,7 @@ impl Gateway {
             page.set_cookies(cookies.into_changes());
             // A browser that shows no earlier visit is likely to be new. All its claims count.
             page.known_resources = match has_no_sign(&request) {
-                true => KnownResources::of_new_visit(likely),
+                true => KnownResources::of_new_visit(std::mem::take(&mut learned.likely)),
                 false => KnownResources::new(self.clock.unix_time(now), returning.known),
             };
         }

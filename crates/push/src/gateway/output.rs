@@ -162,6 +162,10 @@ pub struct Counts {
     pub repeated: u64,
     /// Bytes of bodies that origins sent for pushes that served no request.
     pub wasted_bytes: u64,
+    /// Those of them that waited for no claim, because nearly all visits transferred them.
+    pub likely_wasted_bytes: u64,
+    /// Bytes of the bodies of pushes that served a request, up to the client's report.
+    pub used_bytes: u64,
     /// Requests to origins for pushes that served no request.
     pub extra_requests: u64,
     /// Pages whose resources were promised without bodies.

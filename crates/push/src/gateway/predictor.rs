@@ -137,9 +137,6 @@ pub trait Predictor {
     /// user.
     fn note_redirect(&mut self, _browser: u32, _redirect: &str, _target: &str, _is_known: bool) {}
 
-    /// Records the bytes of a push that was of use, or of a likely one that was not.
-    fn note_push_bytes(&mut self, _bytes: u64, _is_used: bool) {}
-
     /// Returns whether resources that nearly all visits transfer wait for no claim. See
     /// [`LikelyBudget`](crate::likely_budget::LikelyBudget).
     fn permits_likely(&self) -> bool {

@@ -3,7 +3,7 @@
 //! The gateway leaves a refused push to the browser, since many pushes at once may cause refusals.
 //! The origin then gets another request for each of them. After a few refusals in a row, to the
 //! browser or to pushes, nothing is pushed from the origin for a while, and its fetches that have
-//! not begun end. A single resource that always fails has no such effect.
+//! not begun end. A single resource that always fails has no such effect while others answer.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};

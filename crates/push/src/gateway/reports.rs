@@ -90,6 +90,9 @@ impl Gateway {
         match fate {
             Fate::Used | Fate::Late | Fate::Validated => {
                 self.cache.note_pushable(hash);
+                if fate != Fate::Validated {
+                    self.counts.used_bytes += push.bytes;
+                }
                 self.deliver_new_cookies(now, &push);
                 if push.is_likely && fate != Fate::Validated {
                     self.likely.note(true);
@@ -99,7 +102,8 @@ impl Gateway {
             }
             Fate::Wasted | Fate::Cancelled => {
                 self.count_waste(&push);
-                if push.is_likely {
+                // A cancelled push may have had no room at the client.
+                if push.is_likely && push.begun && fate == Fate::Wasted {
                     self.likely.note(false);
                 }
                 match push.is_check {
@@ -119,12 +123,10 @@ impl Gateway {
         let Some(predictor) = predictor else {
             return;
         };
-        let is_transferred = matches!(fate, Fate::Used | Fate::Late);
-        if is_transferred || (push.is_likely && fate != Fate::Validated) {
-            predictor.note_push_bytes(push.bytes, is_transferred);
+        if fate != Fate::Cancelled && !push.is_check {
+            self.note_target_fate(hash, fate != Fate::Wasted, predictor);
         }
-        self.note_target_fate(hash, is_transferred, predictor);
-        if let (true, Some(lifetime)) = (is_transferred, push.lifetime) {
+        if let (Fate::Used | Fate::Late, Some(lifetime)) = (fate, push.lifetime) {
             predictor.note_lifetime(&push.url, lifetime);
         }
         // A cancelled push shows no need: the client refused it, or could not use it.

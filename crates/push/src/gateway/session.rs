@@ -350,6 +350,9 @@ impl Gateway {
             self.counts.next_wasted_bytes += push.bytes;
         } else {
             self.counts.wasted_bytes += push.bytes;
+            if push.is_likely {
+                self.counts.likely_wasted_bytes += push.bytes;
+            }
             self.counts.extra_requests += u64::from(push.begun);
         }
         if let Some(fetch) = self.fetches.get_mut(push.fetch) {
@@ -458,6 +461,6 @@ mod tests {
     /// A gateway keeps those of thousands of idle sessions.
     #[test]
     fn machine_of_a_session_is_small() {
-        assert!(size_of::<Gateway>() <= 1448, "{}", size_of::<Gateway>());
+        assert!(size_of::<Gateway>() <= 1480, "{}", size_of::<Gateway>());
     }
 }

@@ -104,7 +104,12 @@ fn other_request_for_the_target_ends_the_knowledge() {
 /// A browser that has learned to go to another scheme, or has a fresh copy, requests no target.
 #[test]
 fn unused_target_ends_the_knowledge() {
-    for (fate, is_followed) in [(Fate::Wasted, false), (Fate::Used, true)] {
+    for (fate, is_followed) in [
+        (Fate::Wasted, false),
+        (Fate::Used, true),
+        (Fate::Validated, true),
+        (Fate::Cancelled, true),
+    ] {
         let (mut needs, pages) = (Needs::default(), site(redirect(TARGET)));
         for _ in 0..3 {
             visit(&mut needs, &pages, NAVIGATION, NAVIGATION);

@@ -128,21 +128,27 @@ fn uses_of_likely_resources_count_at_the_next_page() {
     }
 }
 
-/// Returns the fetches with the page in the next session, after `fate` for the likely pushes.
-fn fetches_after(fate: Fate) -> usize {
+/// Returns the fetches with the page in the next session, after the fate of a likely push, or the
+/// end of the session without one.
+fn fetches_after(fate: Option<Fate>) -> usize {
     let mut first = pair_of_empty_caches();
     fetches_with(&mut first, PAGE, NAVIGATION);
-    first.report(fate, LIKELY[0]);
+    match fate {
+        Some(fate) => first.report(fate, LIKELY[0]),
+        None => first.gateway.close(),
+    }
     first.run();
-    let mut next = pair(first.predictor.take().expect("the scene has a predictor"));
-    fetches_with(&mut next, PAGE, NAVIGATION)
+    let mut needs = first.predictor.take().expect("the scene has a predictor");
+    needs.likely_budget.note(&first.gateway.take_counts());
+    fetches_with(&mut pair(needs), PAGE, NAVIGATION)
 }
 
 #[test]
 fn wasted_likely_push_ends_those_of_later_sessions() {
-    assert_eq!(fetches_after(Fate::Used), LIKELY.len());
-    assert_eq!(fetches_after(Fate::Wasted), 0);
-    assert_eq!(fetches_after(Fate::Cancelled), 0);
+    assert_eq!(fetches_after(Some(Fate::Used)), LIKELY.len());
+    for fate in [Some(Fate::Wasted), Some(Fate::Validated), None] {
+        assert_eq!(fetches_after(fate), 0, "{fate:?}");
+    }
 }
 
 /// Pages that are opened together show no cache.
@@ -168,4 +174,20 @@ fn likely_pushes_of_a_second_page_wait_for_a_report() {
             "{fate:?}"
         );
     }
+}
+
+/// A first visit to another page needs no likely pushes, and shows nothing about them.
+#[test]
+fn first_visit_leaves_likely_pushes_to_the_next_page() {
+    const FIRST: &str = "http://b.test/";
+    const IMAGE: &str = "http://b.test/1.png";
+    let mut pair = pair_of_empty_caches();
+    pair.serve(FIRST, signless(&[IMAGE]).with("etag", "\"1\""));
+    pair.serve(IMAGE, fresh_image());
+    let needs = pair
+        .predictor
+        .replace(Needs::of_empty_caches(FIRST, vec![IMAGE]));
+    assert_eq!(fetches_with(&mut pair, FIRST, NAVIGATION), 1);
+    pair.predictor = needs;
+    assert_eq!(fetches_with(&mut pair, PAGE, NAVIGATION), LIKELY.len());
 }

@@ -51,7 +51,7 @@ pub(crate) struct Needs {
     /// The other hosts that the user's earlier visits requested.
     pub(crate) asked_hosts: Vec<&'static str>,
     redirects: KnownRedirects,
-    likely_budget: LikelyBudget,
+    pub(crate) likely_budget: LikelyBudget,
     /// True if the gateway has several users.
     pub(crate) is_shared: bool,
     /// The URLs of pushes with the types of their responses.
@@ -255,10 +255,6 @@ impl Predictor for Needs {
     fn note_redirect(&mut self, _: u32, redirect: &str, target: &str, is_known: bool) {
         self.redirects
             .note(number(redirect), number(target), is_known);
-    }
-
-    fn note_push_bytes(&mut self, bytes: u64, is_used: bool) {
-        self.likely_budget.note(bytes, is_used);
     }
 
     fn permits_likely(&self) -> bool {

@@ -13,7 +13,7 @@ use crate::{FRESH, NAVIGATION, asked_of, fresh_image, html, image};
 
 const OF_PAGE: &[(&str, &str)] = &[("referer", "http://a.test/page")];
 
-/// The path of the style sheet does not show what it is.
+/// The path of the style sheet does not show its kind.
 #[test]
 fn predictor_gets_the_types_of_pushes() {
     let body = "<link rel=stylesheet href=css?f=1><img src=gone.png>";

@@ -12,7 +12,7 @@ use super::Failure;
 /// The longest time that a newly started Tor client may need to learn its network.
 const BOOTSTRAP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The time after which the user learns what is waited for.
+/// The time after which the user learns the reason for the wait.
 const QUIET: Duration = Duration::from_secs(3);
 
 const EXAMPLES: &str = "Examples:

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use tandem_preload::split;
 use tandem_push::asked_hosts::AskedHosts;
+use tandem_push::gateway::Counts;
 use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::likely_budget::LikelyBudget;
 use tandem_push::useless_pushes::{Outcome, UselessTable};
@@ -124,10 +125,10 @@ impl Learned {
         self.redirect_table().leads_to(redirect, target)
     }
 
-    /// Notes the bytes of a push that was of use, or of a likely one that was not.
-    pub fn note_push_bytes(&self, bytes: u64, is_used: bool) {
-        if self.serves_one_user() {
-            self.likely_budget().note(bytes, is_used);
+    /// Notes the counts of a session's pushes.
+    pub fn note_counts(&self, counts: &Counts) {
+        if self.serves_one_user() && (counts.used_bytes, counts.likely_wasted_bytes) != (0, 0) {
+            self.likely_budget().note(counts);
         }
     }
 

@@ -142,10 +142,6 @@ impl Predictor for SessionPredictor<'_> {
             .note_redirect(browser, redirect, target, is_known);
     }
 
-    fn note_push_bytes(&mut self, bytes: u64, is_used: bool) {
-        self.learned.note_push_bytes(bytes, is_used);
-    }
-
     fn permits_likely(&self) -> bool {
         self.learned.permits_likely()
     }

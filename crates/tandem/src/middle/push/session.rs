@@ -21,6 +21,7 @@ use super::Pushing;
 use super::fetched_response::FetchedResponse;
 use super::predictor::SessionPredictor;
 use crate::exchange::{Peer, Reply};
+use crate::learned::Learned;
 use crate::metrics::METRICS;
 use crate::path::Facts;
 use crate::path_speed::PathSpeed;
@@ -106,7 +107,7 @@ impl PushSession {
         let mut slot = self.state.borrow_mut();
         let state = slot.get_or_insert_with(|| self.new_state());
         let result = event(&mut state.machine);
-        let wakers = state.carry_out();
+        let wakers = state.carry_out(self.pushing.learned.as_deref());
         if state.machine.is_dispensable() && state.timer.is_none() {
             *slot = None;
         }
@@ -316,7 +317,7 @@ impl Drop for PushSession {
 
 impl PushState {
     /// Hands the machine's decisions to the affected replies, and returns their wakers.
-    fn carry_out(&mut self) -> Vec<Waker> {
+    fn carry_out(&mut self, learned: Option<&Learned>) -> Vec<Waker> {
         let mut wakers = Vec::new();
         while let Some(output) = self.machine.poll_output() {
             match output {
@@ -345,16 +346,19 @@ impl PushState {
                 }
             }
         }
-        count(self.machine.take_counts());
+        let counts = self.machine.take_counts();
+        if counts != Counts::default() {
+            count(&counts);
+            if let Some(learned) = learned {
+                learned.note_counts(&counts);
+            }
+        }
         wakers
     }
 }
 
 /// Adds the machine's counts to those of the process.
-fn count(counts: Counts) {
-    if counts == Counts::default() {
-        return;
-    }
+fn count(counts: &Counts) {
     METRICS.pushes_promised.add(counts.promised);
     METRICS.pushes_used.add(counts.used);
     METRICS.pushes_late.add(counts.late);
