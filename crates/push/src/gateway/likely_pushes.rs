@@ -9,10 +9,10 @@ use super::table::PageId;
 /// The experience of a session with likely pushes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum LikelyPushes {
-    /// None has left.
+    /// No likely push has left.
     #[default]
     Untried,
-    /// Those of this page have left, and no report has come.
+    /// The likely pushes of this page have left, and no report has come.
     Tried(PageId),
     /// The browser has used some. The budget of the gateway bounds the others.
     Used,

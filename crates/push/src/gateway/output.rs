@@ -162,7 +162,8 @@ pub struct Counts {
     pub repeated: u64,
     /// Bytes of bodies that origins sent for pushes that served no request.
     pub wasted_bytes: u64,
-    /// Those of them that waited for no claim, because nearly all visits transferred them.
+    /// The part of these bytes that waited for no claim, because nearly all visits transferred the
+    /// resources.
     pub likely_wasted_bytes: u64,
     /// Bytes of the bodies of pushes that served a request, up to the client's report.
     pub used_bytes: u64,
