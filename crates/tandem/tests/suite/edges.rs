@@ -64,7 +64,7 @@ fn client_refuses_bad_chunking_with_400() {
 fn refusal_of_a_head_request_has_no_content() {
     let pair = Pair::with("h2", |_| {}, |_| {});
     let mut client = pair.connect();
-    client.send("HEAD http://site.example/ HTTP/1.1\r\nHost: other.example\r\n\r\n");
+    client.send("HEAD http://site.example/ HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n");
     assert_eq!(client.answer("HEAD").status, 400);
     assert!(client.is_closed(), "bytes follow the head");
 }
