@@ -115,6 +115,7 @@ pub struct Learned {
     /// The targets of redirects, by the secret hashes of browsers and URLs. It stays empty in the
     /// same case.
     known_redirects: Mutex<KnownRedirects>,
+    /// The budget of pushes that wait for no claim. It stays untouched in the same case.
     likely_budget: Mutex<LikelyBudget>,
     began: Instant,
     file: Option<PathBuf>,

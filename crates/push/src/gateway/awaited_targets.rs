@@ -15,6 +15,14 @@ pub(super) struct KnownTargets {
     pub(super) awaited: VecDeque<AwaitedTarget>,
 }
 
+impl KnownTargets {
+    /// Takes the first awaited target that a condition holds for.
+    pub(super) fn take(&mut self, is_it: impl Fn(&AwaitedTarget) -> bool) -> Option<AwaitedTarget> {
+        let at = self.awaited.iter().position(is_it)?;
+        self.awaited.remove(at)
+    }
+}
+
 /// A redirect to another origin.
 pub(super) struct LookedUp {
     pub(super) redirect: Arc<str>,

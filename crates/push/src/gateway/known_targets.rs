@@ -117,10 +117,10 @@ impl Gateway {
         let Some(targets) = self.targets.as_mut().filter(|_| is_navigation(request)) else {
             return;
         };
-        let awaited = &mut targets.awaited;
-        let at = awaited.iter().position(|it| it.target.hash == hash);
-        if let Some(awaited) = at.and_then(|at| awaited.remove(at)) {
-            let (redirect, target) = (awaited.redirect, awaited.target);
+        if let Some(awaited) = targets.take(|it| it.target.hash == hash) {
+            let AwaitedTarget {
+                redirect, target, ..
+            } = awaited;
             let asked = RequestHashes::of(&request.fields);
             let is_known = target.asked == asked;
             predictor.note_redirect(asked.browser(), &redirect, &target.url, is_known);
@@ -138,12 +138,12 @@ impl Gateway {
         let Some(targets) = self.targets.as_mut() else {
             return;
         };
-        let awaited = &mut targets.awaited;
         let is_of = |it: &AwaitedTarget| it.is_followed && it.target.hash == hash;
-        let at = awaited.iter().position(is_of);
-        if let Some(followed) = at.and_then(|at| awaited.remove(at)) {
-            let (redirect, target) = (&followed.redirect, &followed.target);
-            predictor.note_redirect(target.asked.browser(), redirect, &target.url, is_asked);
+        if let Some(AwaitedTarget {
+            redirect, target, ..
+        }) = targets.take(is_of)
+        {
+            predictor.note_redirect(target.asked.browser(), &redirect, &target.url, is_asked);
         }
     }
 }

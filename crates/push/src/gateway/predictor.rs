@@ -239,8 +239,12 @@ pub(super) fn learn(
 ) -> Learned {
     let candidates = record(predictor, context, request, head);
     let mut learned = Learned::default();
+    let permits_likely = !candidates.is_empty() && predictor.permits_likely();
     for candidate in &candidates {
-        learned.add(predictor, candidate);
+        let is_need = learned.add(predictor, candidate);
+        if is_need && permits_likely && candidate.probability >= LIKELY {
+            learned.likely.extend(url_hash_of(&candidate.url));
+        }
     }
     let of_referrer = || {
         let referrer = request.fields.get("referer").map(text_of);
@@ -308,7 +312,8 @@ pub(super) fn record(
 }
 
 impl Learned {
-    /// Returns the needs of a page that a browser is about to request.
+    /// Returns the needs of a page that a browser is about to request. None counts as likely: the
+    /// probabilities are those of requests, and a browser's cache may answer a request.
     pub(super) fn of_page(predictor: &dyn Predictor, browser: u32, page: &str) -> Self {
         let mut learned = Self {
             hosts: predictor.asked_hosts(browser, page),
@@ -317,8 +322,6 @@ impl Learned {
         for candidate in &predictor.resources(page) {
             learned.add(predictor, candidate);
         }
-        // These probabilities are those of requests, and a browser's cache may answer a request.
-        learned.likely.clear();
         learned
     }
 
@@ -331,15 +334,14 @@ impl Learned {
         self.hosts.extend(of_target.hosts);
     }
 
-    /// Adds a candidate, if it is a need.
-    fn add(&mut self, predictor: &dyn Predictor, candidate: &Candidate) {
-        if let Some(need) = self.need(predictor, candidate) {
-            self.needs.push(need);
-            self.known.extend(known_for(candidate));
-            if candidate.probability >= LIKELY && predictor.permits_likely() {
-                self.likely.extend(url_hash_of(&candidate.url));
-            }
-        }
+    /// Adds a candidate, and returns true, if it is a need.
+    fn add(&mut self, predictor: &dyn Predictor, candidate: &Candidate) -> bool {
+        let Some(need) = self.need(predictor, candidate) else {
+            return false;
+        };
+        self.needs.push(need);
+        self.known.extend(known_for(candidate));
+        true
     }
 
     /// Returns a candidate as a need, and keeps the fields of its request.

@@ -19,11 +19,6 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Returns true if the delivery before this segment is limited by the application.
-    pub const fn is_app_limited(&self) -> bool {
-        self.app_limited
-    }
-
     /// Returns true if the segment follows bytes in flight behind which nothing was left to send.
     /// The first flight after a pause does not, whatever its size.
     pub const fn follows_rest(&self) -> bool {
@@ -246,10 +241,10 @@ mod tests {
         for _ in 0..2 {
             delivery.on_acked(100 * MS, (Duration::ZERO, limited), 1000, None);
         }
-        assert!(limited.is_app_limited());
+        assert!(limited.app_limited);
         let after_pause = delivery.on_sent(100 * MS, 0);
-        assert!(after_pause.is_app_limited());
+        assert!(after_pause.app_limited);
         delivery.on_acked(200 * MS, (100 * MS, after_pause), 1000, None);
-        assert!(!delivery.on_sent(200 * MS, 0).is_app_limited());
+        assert!(!delivery.on_sent(200 * MS, 0).app_limited);
     }
 }
