@@ -46,6 +46,8 @@ pub(crate) struct Recovery {
     in_flight: usize,
     /// The newest transmission that arrived.
     newest: Option<(u64, Transmission)>,
+    /// The number of the newest one before this datagram's acknowledgements.
+    newest_before: u64,
     reordered: bool,
     window_factor: u32,
     /// The round trips that the present factor lasts, and the transmission that ends this one.
@@ -93,12 +95,11 @@ impl Recovery {
 
     /// Notes that a transmission arrived, which [`Self::remove`] returned.
     pub(crate) fn on_arrived(&mut self, number: u64, transmission: Transmission) {
-        match self.newest {
-            Some((newest, _)) if newest > number => {
-                // The acknowledgement of a retransmitted segment may be that of its first copy.
-                self.reordered |= !transmission.retransmission;
-            }
-            _ => self.newest = Some((number, transmission)),
+        // A datagram acknowledges streams in any order. The acknowledgement of a retransmitted
+        // segment may be that of its first copy.
+        self.reordered |= number < self.newest_before && !transmission.retransmission;
+        if self.newest.is_none_or(|(newest, _)| newest < number) {
+            self.newest = Some((number, transmission));
         }
         if number >= self.round_end {
             self.round_end = self.next_number();
@@ -107,6 +108,11 @@ impl Recovery {
                 self.window_factor = 1;
             }
         }
+    }
+
+    /// Notes that all acknowledgements of a datagram were taken.
+    pub(crate) fn end_datagram(&mut self) {
+        self.newest_before = self.newest.map_or(0, |(number, _)| number);
     }
 
     /// Widens the reordering window: a segment that was declared lost had arrived.
@@ -118,7 +124,7 @@ impl Recovery {
 
     /// Forgets the state of the path: it is another one.
     pub(crate) fn clear_path(&mut self) {
-        self.newest = None;
+        (self.newest, self.newest_before) = (None, 0);
         self.reordered = false;
         self.window_factor = 1;
     }
@@ -222,6 +228,9 @@ mod tests {
         let numbers: Vec<u64> = (0..8).map(|n| sent(&mut recovery, MS, n)).collect();
         arrive(&mut recovery, numbers[3]);
         assert_eq!(recovery.next_loss(2 * MS, &rtt), Ok(numbers[0]));
+        arrive(&mut recovery, numbers[1]);
+        assert!(!recovery.reordered, "one datagram acknowledges both");
+        recovery.end_datagram();
         arrive(&mut recovery, numbers[0]);
         assert!(recovery.reordered);
         assert_eq!(recovery.next_loss(2 * MS, &rtt), Err(Some(126 * MS)));

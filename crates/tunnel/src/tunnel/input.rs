@@ -375,6 +375,7 @@ impl Tunnel {
 
     /// Judges all acknowledgements of a datagram together, and then the losses that they show.
     fn finish_acks(&mut self, now: Duration) {
+        self.recovery.end_datagram();
         let rtt = std::mem::take(&mut self.rtt);
         for flow in self.flows_mut() {
             flow.finish_acks(now, &rtt);

@@ -562,8 +562,6 @@ impl Tunnel {
             }
             AckState::Delayed(until) => {
                 self.acks.later.insert((until, id));
-                // Acknowledgements of all streams leave together, or those of one stream would seem
-                // to overtake those of another.
                 if self.acks.later.len() >= ACK_STREAMS {
                     self.flush_acks(Duration::MAX);
                 }

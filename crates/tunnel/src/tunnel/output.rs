@@ -46,6 +46,11 @@ impl Tunnel {
         let probes_windows = !self.control.window_probes.is_empty();
         self.write_control(now, out);
         self.write_resets(now, out, size);
+        // Acknowledgements of all streams leave together, or those of one stream would seem to
+        // overtake those of another.
+        if !self.acks.now.is_empty() || self.next_stream(now).is_some() {
+            self.flush_acks(Duration::MAX);
+        }
         self.write_acks(out, size);
         self.write_window_probes(out, size);
         self.write_data(now, out, size);

@@ -12,4 +12,5 @@ mod opening;
 mod outages;
 mod path;
 mod rates;
+mod repairs;
 mod resume;

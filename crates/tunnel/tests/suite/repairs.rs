@@ -1,0 +1,82 @@
+//! The time until a lost datagram is repaired, in virtual time.
+
+use std::time::Duration;
+
+use tandem_link::LinkConfig;
+use tandem_tunnel::{Algorithm, Config};
+
+use crate::path::{MS, Path, pattern};
+
+const ROUND_TRIP: Duration = Duration::from_millis(400);
+
+fn path() -> Path {
+    let link = LinkConfig {
+        delay: ROUND_TRIP / 2,
+        rate: "20mbit".parse().expect("a rate"),
+        ..LinkConfig::default()
+    };
+    let config = Config {
+        algorithm: Algorithm::Bbr,
+        ..Config::default()
+    };
+    Path::new(&config, &link, 1)
+}
+
+/// Returns the time until eight datagrams have arrived, the third of which is lost.
+fn repair(path: &mut Path) -> Duration {
+    let data = pattern(8 * 1180, 2);
+    let begun = path.now;
+    path.lose_after = Some(2);
+    let id = path.upload(&data);
+    path.run_while(Duration::from_secs(5), |path| {
+        !path.server.received.get(&id).is_some_and(|(_, end)| *end)
+    });
+    assert_eq!(path.lose_after, None, "a datagram was lost");
+    assert!(path.server.received[&id].0 == data);
+    path.now - begun
+}
+
+/// Half a round trip brings the later datagrams, half of one their acknowledgement, and half of one
+/// the repair. The rest is the time of the paced datagrams. A reordering window would add 100 ms.
+const LEAST: Duration = Duration::from_millis(600 + 50);
+
+#[test]
+fn repair_takes_one_round_trip() {
+    let mut path = path();
+    path.upload(&pattern(60_000, 1));
+    path.run_for(5 * ROUND_TRIP);
+    let took = repair(&mut path);
+    assert!(took <= LEAST, "{took:?}");
+}
+
+/// The acknowledgements of several streams seem to be no reordering.
+#[test]
+fn repair_does_not_wait_after_many_streams() {
+    let mut path = path();
+    for round in 0..20 {
+        for stream in 0..6 {
+            path.upload(&pattern(300 + 700 * ((round + stream) % 6), 1));
+            path.run_for(3 * MS);
+        }
+        path.run_for(ROUND_TRIP / 2);
+    }
+    path.run_for(5 * ROUND_TRIP);
+    let took = repair(&mut path);
+    assert!(took <= LEAST, "{took:?}");
+}
+
+/// Nor do those of a stream that has losses, which are not delayed as those of the others are.
+#[test]
+fn repair_does_not_wait_after_losses() {
+    let mut path = path();
+    for round in 0..10 {
+        path.lose_after = Some(round);
+        for stream in 0..4 {
+            path.upload(&pattern(900 + 1100 * stream, 1));
+            path.run_for(3 * MS);
+        }
+        path.run_for(4 * ROUND_TRIP);
+    }
+    let took = repair(&mut path);
+    assert!(took <= LEAST, "{took:?}");
+}
