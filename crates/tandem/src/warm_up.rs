@@ -67,6 +67,11 @@ const LONG: u64 = 1 << 20;
 /// The bytes of the first round: half of the initial window of a new connection (RFC 6928).
 const FIRST_ROUND: u64 = 8 << 10;
 
+/// The gaps of a round that lost packets may explain.
+const STALLS: usize = 2;
+/// The time that a round is taken for at least.
+const SHORTEST_TIME: Duration = Duration::from_micros(1);
+
 /// The most bytes of one stream in a round. Over DTLS, the window of a new stream may have only
 /// 256 KiB, which is less than a long path carries.
 const STREAM: u64 = 128 << 10;
@@ -96,10 +101,41 @@ impl Amount {
     }
 }
 
+/// The arrivals of filler bytes in one round. Times count from its begin.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrivals {
+    /// The time by which the first bytes should arrive, if that is known.
+    first_due: Option<Duration>,
+    last: Option<Duration>,
+    /// The longest gaps, in falling order.
+    gaps: [Duration; STALLS + 1],
+}
+
+impl Arrivals {
+    /// Notes that bytes arrived.
+    pub fn note(&mut self, at: Duration) {
+        let due = self.last.or(self.first_due).unwrap_or(at);
+        let gap = at.saturating_sub(due);
+        if let Some(index) = self.gaps.iter().position(|longer| *longer < gap) {
+            self.gaps[index..].rotate_right(1);
+            self.gaps[index] = gap;
+        }
+        self.last = Some(at);
+    }
+
+    /// Returns the time in stalls: long gaps, as far as they exceed the next one by more than
+    /// `least`. A slow path brings each record of TLS after a long gap, and these are equal.
+    fn stalled(&self, least: Duration) -> Duration {
+        let usual = self.gaps[STALLS];
+        let excess = self.gaps.iter().map(|gap| *gap - usual);
+        excess.filter(|excess| *excess > least).sum()
+    }
+}
+
 /// The rounds in which a client requests its filler bytes. Each round is twice as long as the last,
 /// as the congestion window doubles. It is smaller than the window, so that a concurrent request
 /// finds room.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Rounds {
     amount: Amount,
     spent: u64,
@@ -127,16 +163,31 @@ impl Rounds {
         (left > 0).then(|| self.round.min(left))
     }
 
+    /// Returns a record of the arrivals in the next round.
+    pub const fn arrivals(&self) -> Arrivals {
+        Arrivals {
+            first_due: self.shortest,
+            last: None,
+            gaps: [Duration::ZERO; STALLS + 1],
+        }
+    }
+
     /// Notes that a round of `bytes` has come in full. Returns false if the path has no more
     /// capacity: the round took twice the time of the shortest one, and was hardly faster than the
     /// last one. A sender that paces its packets spreads a round too, but its rate doubles with
     /// each round.
-    pub fn end_round(&mut self, bytes: u64, took: Duration) -> bool {
-        let is_long = self.shortest.is_some_and(|shortest| took > 2 * shortest);
-        if is_long && !self.is_faster(bytes, took) {
+    ///
+    /// Stalls do not count. The data behind a lost packet wait for a round trip, and say nothing
+    /// about the capacity.
+    pub fn end_round(&mut self, bytes: u64, took: Duration, arrivals: Arrivals) -> bool {
+        let least = self.shortest.map_or(Duration::MAX, |shortest| shortest / 2);
+        let flowed = took.saturating_sub(arrivals.stalled(least));
+        let flowed = flowed.max(SHORTEST_TIME);
+        let is_long = self.shortest.is_some_and(|shortest| flowed > 2 * shortest);
+        if is_long && !self.is_faster(bytes, flowed) {
             return false;
         }
-        self.last = Some((bytes, took));
+        self.last = Some((bytes, flowed));
         if self.spent > 0 {
             // The first round also waited for the session.
             self.shortest = Some(self.shortest.map_or(took, |shortest| shortest.min(took)));
@@ -169,7 +220,7 @@ mod tests {
             let dialling = if count == 0 { 2 * round_trip } else { 0 };
             let took = Duration::from_millis(dialling + round_trip + asked / rate);
             (bytes, count) = (bytes + asked, count + 1);
-            if !rounds.end_round(asked, took) {
+            if !rounds.end_round(asked, took, rounds.arrivals()) {
                 break;
             }
         }
@@ -203,11 +254,57 @@ mod tests {
         ] {
             assert_eq!(rounds.next_bytes(), Some(bytes << 10));
             assert!(
-                rounds.end_round(bytes << 10, Duration::from_millis(took)),
+                rounds.end_round(bytes << 10, Duration::from_millis(took), rounds.arrivals()),
                 "{bytes} KiB"
             );
         }
         assert_eq!(rounds.next_bytes(), Some(8 << 10));
+    }
+
+    #[test]
+    fn warm_up_goes_on_after_a_lost_packet() {
+        let ms = Duration::from_millis;
+        let mut rounds = Rounds::new(Amount::OfPath);
+        for bytes in [8 << 10, 16 << 10] {
+            assert!(rounds.end_round(bytes, ms(110), rounds.arrivals()));
+        }
+        // Two packets of the third round are lost, and each is repaired in a round trip.
+        let mut arrivals = rounds.arrivals();
+        for at in [100, 105, 110, 235, 236, 361] {
+            arrivals.note(ms(at));
+        }
+        assert!(
+            !rounds
+                .clone()
+                .end_round(32 << 10, ms(361), rounds.arrivals())
+        );
+        assert!(rounds.end_round(32 << 10, ms(361), arrivals));
+        assert_eq!(rounds.next_bytes(), Some(64 << 10));
+        // The first packet of the next round is lost.
+        let mut arrivals = rounds.arrivals();
+        for at in [235, 240, 245] {
+            arrivals.note(ms(at));
+        }
+        assert!(rounds.end_round(64 << 10, ms(245), arrivals));
+        assert_eq!(rounds.next_bytes(), Some(128 << 10));
+    }
+
+    #[test]
+    fn records_of_a_slow_path_are_no_lost_packets() {
+        // A path of 16 bytes a millisecond brings a record of 16 KiB each second.
+        let ms = Duration::from_millis;
+        let mut rounds = Rounds::new(Amount::OfPath);
+        let mut came = 0;
+        while let Some(bytes) = rounds.next_bytes() {
+            let mut arrivals = rounds.arrivals();
+            let records = bytes.div_ceil(16 << 10);
+            (1..=records).for_each(|record| arrivals.note(ms(400 + 1024 * record)));
+            came += bytes;
+            if !rounds.end_round(bytes, ms(400 + bytes / 16), arrivals) {
+                break;
+            }
+        }
+        assert_eq!(came, 120 << 10);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Preparation before the first request: opening a session, announcing it, and warming it up.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part, Reply};
 use crate::priority::{Precedence, SharedPriority};
 use crate::session::Connected;
-use crate::warm_up::{self, Amount, Rounds};
+use crate::warm_up::{self, Amount, Arrivals, Rounds};
 
 /// The longest time for a round. A path that needs longer has no capacity to spare.
 const ROUND_LIMIT: Duration = Duration::from_secs(60);
@@ -72,10 +73,10 @@ impl Gateways {
         let first = &self.gateways[self.preferred(&Isolation::none())];
         let trying = async {
             match warm_up {
-                Amount::Bytes(0) if first.has_token => self.fill(0).await.map(|_| ()),
+                Amount::Bytes(0) if first.has_token => self.fill(0, || ()).await.map(|_| ()),
                 Amount::Bytes(0) => match self.establish(&Isolation::none()).await {
                     // A gateway keeps a session only after it has admitted a request.
-                    Ok(()) => self.fill(0).await.map(|_| ()),
+                    Ok(()) => self.fill(0, || ()).await.map(|_| ()),
                     failed => failed,
                 },
                 amount => self.warm_up(amount).await,
@@ -102,10 +103,12 @@ impl Gateways {
         let mut rounds = Rounds::new(amount);
         while let Some(asked) = rounds.next_bytes().filter(|_| !self.draining.get()) {
             let begun = Instant::now();
-            let Ok(came) = tokio::time::timeout(ROUND_LIMIT, self.fill_round(asked)).await else {
+            let filling = self.fill_round(asked, rounds.arrivals());
+            let Ok(filled) = tokio::time::timeout(ROUND_LIMIT, filling).await else {
                 break;
             };
-            if came? < asked || !rounds.end_round(asked, begun.elapsed()) {
+            let (came, arrivals) = filled?;
+            if came < asked || !rounds.end_round(asked, begun.elapsed(), arrivals) {
                 break;
             }
         }
@@ -133,23 +136,36 @@ impl Gateways {
         Ok(())
     }
 
-    /// Runs one round, over several streams if it is long. Returns the number of received bytes.
-    async fn fill_round(self: &Rc<Self>, bytes: u64) -> Result<u64, Error> {
+    /// Runs one round, over several streams if it is long. Returns the number of received bytes and
+    /// their arrivals.
+    async fn fill_round(
+        self: &Rc<Self>,
+        bytes: u64,
+        arrivals: Arrivals,
+    ) -> Result<(u64, Arrivals), Error> {
+        let begun = Instant::now();
+        let arrivals = Rc::new(Cell::new(arrivals));
         let mut fills = JoinSet::new();
         for part in warm_up::parts(bytes) {
-            let pool = Rc::clone(self);
-            fills.spawn_local(async move { pool.fill(part).await });
+            let (pool, arrivals) = (Rc::clone(self), Rc::clone(&arrivals));
+            let note = move || {
+                let mut noted = arrivals.get();
+                noted.note(begun.elapsed());
+                arrivals.set(noted);
+            };
+            fills.spawn_local(async move { pool.fill(part, note).await });
         }
         let mut came = 0;
         while let Some(filled) = fills.join_next().await {
             // A fill that panicked brought nothing.
             came += filled.unwrap_or(Ok(0))?;
         }
-        Ok(came)
+        Ok((came, arrivals.get()))
     }
 
-    /// Requests filler bytes on one stream, and returns the number of received bytes.
-    async fn fill(self: &Rc<Self>, bytes: u64) -> Result<u64, Error> {
+    /// Requests filler bytes on one stream, and returns the number of received bytes. Calls
+    /// `on_data` when some arrive.
+    async fn fill(self: &Rc<Self>, bytes: u64, on_data: impl Fn()) -> Result<u64, Error> {
         let mut reply = self.filler(&Isolation::none(), bytes);
         let mut came = 0;
         while let Some(part) = reply.part().await {
@@ -160,7 +176,10 @@ impl Gateways {
                     gateway.announcer.down(&error);
                     return Err(error);
                 }
-                Part::Data(data) => came += data.len() as u64,
+                Part::Data(data) => {
+                    came += data.len() as u64;
+                    on_data();
+                }
                 _ => {}
             }
         }
