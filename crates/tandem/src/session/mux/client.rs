@@ -396,7 +396,8 @@ impl WatchedPath for Shared {
         self.answered_in.get()
     }
 
-    /// Sends a ping. That of HTTP/3 is acknowledged by its carrier only.
+    /// Sends a ping. Returns whether this end can notice the answer: the ping of HTTP/3 is
+    /// acknowledged by its carrier only, which must then count datagrams.
     fn probe(&self) -> bool {
         let is_answered = self.core.borrow_mut().ping(ping::AFTER_SILENCE);
         self.wake_driver();
@@ -451,8 +452,8 @@ impl Drop for MuxClient {
     }
 }
 
-/// A stream that this end opened, or that the peer pushed. Dropping it resets it unless both of its
-/// directions have ended.
+/// A stream that this end opened, or that the peer pushed. A drop resets the stream unless both of
+/// its directions have ended.
 struct OwnStream {
     shared: Rc<Shared>,
     id: StreamId,

@@ -74,8 +74,9 @@ impl Clock {
         now - self.used_at.max(self.read_at) >= self.limits.idle
     }
 
-    /// Server only: returns the time that is left for the first request, until it arrives. A client
-    /// may open a session ahead of that request, but it must then send its first bytes soon.
+    /// Server only: returns the time that is left for the first request, or `None` once the request
+    /// has arrived. A client may open a session ahead of its first request, but must then send its
+    /// first bytes soon.
     pub(super) fn time_for_request(&self, now: Instant, established: bool) -> Option<Duration> {
         let limit = if established {
             self.limits.idle

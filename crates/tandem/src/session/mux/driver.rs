@@ -466,8 +466,9 @@ impl<O: Owner> Driver<O> {
         }
     }
 
-    /// Takes the next output of the core, if it has any. It waits until the path has room for it,
-    /// so that the core chooses late. The output of a session that ends does not wait.
+    /// Takes the next output of the core, if there is any. The method waits until the path has room
+    /// for the output, so that the core chooses late. The output of a session that ends does not
+    /// wait.
     fn take_output(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut core = self.core.borrow_mut();
         self.shared.watch.look(&*core);

@@ -1,9 +1,9 @@
 //! Requests before the handshake of a carrier is over (early data: RFC 8470).
 //!
 //! During the handshake, a client sends only safe requests. A server passes these on with the field
-//! `Early-Data: 1`, so that an origin can refuse them with 425 (Too Early). It repeats a refused
-//! request once, after the handshake. All other requests wait at the server for the end of the
-//! handshake.
+//! `Early-Data: 1`, so that an origin can refuse them with 425 (Too Early). The server repeats a
+//! refused request once, after the handshake. All other requests wait at the server for the end of
+//! the handshake.
 
 use std::cell::Cell;
 use std::rc::Rc;

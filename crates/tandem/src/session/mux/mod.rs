@@ -15,8 +15,8 @@
 //! reads and writes each stream of the carrier separately. It has no limit for a silent or blocked
 //! path, because the carrier has one.
 //!
-//! Each driver asks the core for output only when the socket accepts more, and for a little at a
-//! time. The core thus chooses the next stream as late as possible. All exchanges that run in one
+//! Each driver asks the core for output only when its path or carrier has room, and for a little at
+//! a time. The core thus chooses the next stream as late as possible. All exchanges that run in one
 //! turn of the event loop share one write.
 
 mod client;

@@ -11,8 +11,9 @@
 //! The streams of the session itself need no room, since others depend on them. The driver writes
 //! their output at once, and again when the carrier wakes one that it has blocked.
 //!
-//! A head has its turn before all content, except that of a push. If the carrier blocks its stream,
-//! the rest of the head has the place of the content, and waits for more urgent streams.
+//! A head has its turn before all content, but the head of a push leaves with its content. If the
+//! carrier blocks the stream of a head, the rest of the head takes the place of the content. It
+//! then waits for more urgent streams.
 //!
 //! [`Streams::poll_room`]: crate::carrier::Streams::poll_room
 
@@ -24,8 +25,9 @@ use super::halves::StreamHalves;
 use super::over_streams::StreamsDriver;
 use crate::error::Error;
 
-/// The place of a stream that holds output: that of the core for its content, then the turn in
-/// which the core has chosen it, and its number.
+/// The place of a stream that holds output; the lowest goes first. It consists of the place that
+/// the core gives the content, the turn in which the core has chosen the stream, and the stream's
+/// number.
 type Place = (u8, u64, u64);
 
 /// The streams that hold output and may go on writing.
@@ -47,7 +49,7 @@ impl HeldStreams {
         self.places.first().copied()
     }
 
-    /// Adds a stream that the carrier may take more of.
+    /// Adds a stream of whose output the carrier may take more.
     pub(super) fn add(&mut self, id: u64, stream: &StreamHalves) {
         self.places.insert(place(id, stream));
     }

@@ -1,9 +1,10 @@
 //! Spares the kernel's BBR needless measurements of the round trip (`PROBE_RTT`).
 //!
-//! BBR sends only four packets in a round trip and 200 ms once its shortest round trip is ten
-//! seconds old. On a path of 490 ms this costs 7 % of the rate. While the round trips are nearly as
-//! short as ever, there is no queue to drain, and the measurement finds nothing. A restarted
-//! control takes the shortest round trip of the connection, which is good for ten more seconds.
+//! Once its shortest round trip is ten seconds old, BBR limits itself to four packets for a round
+//! trip and 200 ms. On a path of 490 ms this costs 7 % of the rate. While the round trips are
+//! nearly as short as ever, there is no queue to drain, and the measurement finds nothing. A
+//! restarted control takes the shortest round trip of the connection, which is good for ten more
+//! seconds.
 //!
 //! Every sixth measurement takes place, because the path may have become longer.
 //!
@@ -22,8 +23,9 @@ const FROM: Duration = Duration::from_secs(7);
 /// handshakes before it took some round trips.
 const UNTIL: Duration = Duration::from_secs(11);
 
-/// The shortest round trips of a cycle of `PROBE_BW`. The control tries a higher rate in one, and
-/// never begins with the phase after it, so that a cycle shows the result.
+/// The length of a cycle of `PROBE_BW`, in shortest round trips. The control tries a higher rate in
+/// one phase of a cycle, and never begins with the phase after that. Each cycle thus shows the
+/// result.
 const CYCLE: u32 = 8;
 
 /// The time between two looks at the control.
@@ -33,8 +35,9 @@ const LOOK: Duration = Duration::from_millis(200);
 /// the queue of the start-up drains, a busy session pauses for up to a second.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The round trips with which a restart pays. With less, a measurement costs too little. With more,
-/// the start and a cycle of `PROBE_BW` take ten seconds, and a measurement delays the cycle.
+/// The round trips with which a restart pays. With shorter ones, a measurement costs too little.
+/// With longer ones, the start and a cycle of `PROBE_BW` take ten seconds, and a measurement delays
+/// the cycle.
 const ROUND_TRIPS: RangeInclusive<Duration> =
     Duration::from_millis(80)..=Duration::from_millis(800);
 
@@ -54,8 +57,9 @@ pub(super) struct ProbeRtt {
     spared: u32,
     /// True while the rate is limited after a restart.
     limited: bool,
-    /// The bandwidth that the control knows. The time since which it could have found more.
+    /// The bandwidth that the control knows, in bytes per second.
     bandwidth: u64,
+    /// The time since which the control could have found more bandwidth.
     tries: Instant,
     /// The segments sent and sent again by the time `since`.
     sent: u32,
@@ -145,8 +149,8 @@ impl ProbeRtt {
         }
         self.notes_growth(state, now);
         if self.limited {
-            // In STARTUP the limit is needed. The phase lasts while the application has few data.
-            // It goes on after a PROBE_RTT that interrupts it.
+            // STARTUP needs the limit. This phase lasts while the application has few data, and
+            // goes on after a PROBE_RTT that interrupts it.
             self.limited = state.phase != BbrPhase::Steady;
             return if self.limited { Step::Wait } else { Step::Lift };
         }
@@ -160,12 +164,13 @@ impl ProbeRtt {
         Step::Restart(state.bandwidth)
     }
 
-    /// Notes the bandwidth, and from when on a cycle of `PROBE_BW` shows that there is no more.
+    /// Notes the bandwidth, and the time after which a cycle of `PROBE_BW` shows that there is no
+    /// more.
     fn notes_growth(&mut self, state: &BbrState, now: Instant) {
         let starts = state.phase == BbrPhase::Starting;
         // A single try raises the rate by a quarter. Less is noise.
         let grows = state.bandwidth / 11 > self.bandwidth / 10;
-        // STARTUP without a limit finds out by itself.
+        // STARTUP without a limit finds the bandwidth by itself.
         if (starts && self.limited) || (!starts && grows) {
             self.tries = now;
         }
@@ -183,7 +188,8 @@ impl ProbeRtt {
 
     /// Returns true if a measurement would cost much and find nothing.
     fn is_needless(&self, state: &BbrState, now: Instant) -> bool {
-        // A restarted control forgets that it has met a policer. A policer drops more.
+        // A control that has met a policer forgets that at a restart. Frequent losses are a sign of
+        // one.
         let again = u64::from(state.sent_again.wrapping_sub(self.sent_again));
         let few_losses = again * 50 <= u64::from(state.sent.wrapping_sub(self.sent));
         state.phase == BbrPhase::Steady

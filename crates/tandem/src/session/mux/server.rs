@@ -171,8 +171,8 @@ impl Chunks for StreamBody {
     }
 }
 
-/// Sends the parts of a reply into a stream. It stays one part behind, so that the last frame can
-/// carry the end of the stream.
+/// Sends the parts of a reply into a stream. The pump stays one part behind, so that the last frame
+/// can carry the end of the stream.
 struct Pump {
     shared: Rc<Shared>,
     id: StreamId,
@@ -226,7 +226,7 @@ impl Pump {
                 }
                 // The other direction of a tunnel may continue.
                 Poll::Ready(Some(Ok(Part::Closed))) => self.finish(),
-                // The first part of a body ends the response without it.
+                // A response without a body ends at the first part of the body.
                 Poll::Ready(Some(Ok(Part::Data(_) | Part::Trailers(_)))) if self.bodyless => {
                     self.finish();
                     return Poll::Ready(());

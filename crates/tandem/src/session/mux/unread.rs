@@ -72,7 +72,7 @@ impl Looks {
         self.seen = streams.map(|(id, taken)| (id, seen(id, taken))).collect();
     }
 
-    /// Returns the stream without a read for longest, if that is long.
+    /// Returns the stream that was not read for longest, if that time is at least [`IDLE`].
     fn idle(&self, now: Instant) -> Option<StreamId> {
         let all = self.seen.iter().map(|(id, seen)| (seen.since, *id));
         let (since, id) = all.min()?;
@@ -95,7 +95,8 @@ impl<O: Owner> StreamsDriver<O> {
             }
             let ids = unread.iter().map(|(_, id)| *id);
             self.shared.note_unread(ids.clone(), &mut self.looks, now);
-            // A paused session reads no stream, also those that hold nothing.
+            // A paused session reads no stream at all. Unread streams without content do not count
+            // here.
             let holding = self.looks.seen.len();
             let is_full = self.carrier.hold_unread(holding) || self.shared.starves(ids);
             let Some(id) = self.looks.idle(now).filter(|_| is_full) else {
@@ -112,8 +113,8 @@ impl<O: Owner> StreamsDriver<O> {
 }
 
 impl Shared {
-    /// Returns true if one of the unread streams has nothing that waits for its reader: the session
-    /// reads none, since the unread data of others uses its memory.
+    /// Returns true if one of the unread streams has no input that waits for its reader. The
+    /// session then reads no stream, since the unread data of others uses its memory.
     fn starves(&self, mut ids: impl Iterator<Item = StreamId>) -> bool {
         let streams = self.streams.borrow();
         let waits = |stream: &Stream| stream.inbound.is_empty() && !stream.complete;

@@ -10,12 +10,12 @@
 //! so when the session has nothing to send. It asks again after the socket has refused bytes for a
 //! noticeable time.
 //!
-//! Over BBR the limit of the socket follows the rate. With less, the socket can run dry before this
-//! process is scheduled again. BBR treats rates measured on a dry socket as limited by the
-//! application and never leaves its start-up phase. It then goes on sending at 2.9 times the path's
-//! rate into a full queue. With more, a late and urgent response waits behind data that cannot be
-//! overtaken. Sockets with other congestion controls keep the limit that they were given, and only
-//! the sizes of writes follow the rate.
+//! Over BBR the limit of the socket follows the rate. With a lower limit, the socket can run dry
+//! before this process is scheduled again. BBR treats rates measured on a dry socket as limited by
+//! the application and never leaves its start-up phase. It then goes on sending at 2.9 times the
+//! path's rate into a full queue. With a higher limit, a late and urgent response waits behind data
+//! that cannot be overtaken. Sockets with other congestion controls keep the limit that they were
+//! given, and only the sizes of writes follow the rate.
 
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
