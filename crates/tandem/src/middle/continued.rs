@@ -7,13 +7,14 @@
 //!  the other bytes ◀── 206 ───────────────────────────────┘
 //! ```
 //!
-//! [`Rest`] decides which responses can be continued, and by which other ones: those of the same
-//! representation, by a strong validator. The browser gets one response, whose bytes are those of
-//! the representation, or the error that broke it off. Nothing is stored.
+//! [`Rest`] decides which responses can be continued, and which other responses continue them. Both
+//! must be of the same representation, as a strong validator shows. The browser gets one response
+//! with the bytes of the representation, or the error that broke the response off. Nothing is
+//! stored.
 //!
-//! The stage lies before `decompress`, so that it counts the bytes that the validator is about. The
-//! other request passes the same stages as the first one, with its isolation key and its place in
-//! all queues. A stage behind may propose the other request while the reply goes on
+//! The stage lies before `decompress`, so that it counts the bytes that the validator describes.
+//! The other request passes the same stages as the first one, with its isolation key and its place
+//! in all queues. A stage behind may propose the other request while the reply goes on
 //! ([`Reply::permit_move`]), and `download` keeps the reply until the rest has come. After a
 //! reload, the other request goes by the next configuration ([`after_reload`]).
 

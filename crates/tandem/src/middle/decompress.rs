@@ -12,8 +12,9 @@
 //! ([`decoding_memory`](super::decoding_memory)), since the offer shows whether there is any left.
 //!
 //! The stage keeps the latest version of each short body with the session that brought it. The pool
-//! of sessions names it in the next request for the same URL by a page of the same site on that
-//! session. The reply holds the named version, so that other responses cannot replace it meanwhile.
+//! of sessions names that version in the next request for the same URL by a page of the same site
+//! on that session. The reply holds the named version, so that other responses cannot replace it
+//! meanwhile.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -124,7 +125,7 @@ struct Decoding {
 impl Restored {
     fn on_head(&mut self, head: &mut ResponseHead) -> Result<(), Error> {
         let reserved = self.memory.take();
-        // It holds a version, which no budget counts, for no longer than this.
+        // No budget counts the version that the reply carries. It is dropped with this call.
         let carrying = self.reply.take_carrying();
         let Some(coded) = wire::restore(head).map_err(failed)? else {
             return Ok(());

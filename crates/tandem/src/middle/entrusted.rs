@@ -1,4 +1,4 @@
-//! Entrusted HTTPS: that of opened hosts which the gateway fetches, by the consent of both ends.
+//! Entrusted HTTPS: HTTPS of opened hosts that the gateway fetches, by the consent of both ends.
 //!
 //! ```text
 //!  client:  pushed ─▶ Entrust ─▶ gateways      adds the list, and checks each response's mark

@@ -40,8 +40,9 @@ struct MeasuredReply {
     /// The time when the request arrived, or `None` for a tunnel, for which a duration has no
     /// meaning.
     timed_from: Option<Instant>,
-    /// The times when the wait for the head began and ended.
+    /// The beginning of the wait for the head, for its observation point.
     asked: Stamp,
+    /// The beginning of the whole exchange, for its observation point.
     begun: Stamp,
     /// True once the response has begun or failed.
     has_outcome: bool,

@@ -8,8 +8,9 @@
 //! Responses also lose the challenges of proxies (RFC 9110 section 11.7). A browser would take the
 //! challenge of an origin for that of its own proxy. Responses of origins lose the values of
 //! `Proxy-Status` that name a proxy of the pair, since these mark the gateway's own responses. A
-//! bridge keeps them, because the next server may be a bridge too, and adds its own member. The
-//! last member then shows that the response is not its own (RFC 9209 section 2).
+//! bridge keeps these values, because the next server may be a bridge too, and adds a member for
+//! itself. The last member names the bridge without an error. It thus shows that another server
+//! made the response (RFC 9209 section 2).
 
 use std::rc::Rc;
 
@@ -24,7 +25,7 @@ use crate::stage::Stage;
 /// The prefix of the names.
 const PREFIX: &[u8] = b"tandem-";
 
-/// An edge of the pair. At that to the origins, the requests of a browser's connection that has
+/// An edge of the pair. At the edge to the origins, the requests of a browser's connection that has
 /// logged in get a pool key of their own ([`super::connection_logins`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {

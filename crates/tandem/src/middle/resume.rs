@@ -39,8 +39,8 @@ impl Resume {
         }
     }
 
-    /// Takes the token that a client shows, and returns the next one. There is none while the path
-    /// has not confirmed the speed of the former.
+    /// Takes the token that a client shows, or returns the next one. Returns `None` if it takes a
+    /// token, and while the path has no speed to save.
     fn exchange(&self, shown: Option<&str>) -> Option<String> {
         let path = self.path.upgrade()?;
         let address = path.peer_address()?.ip();
@@ -63,8 +63,8 @@ impl Resume {
         keys.seal(now, address, &saved)
     }
 
-    /// Returns the content of the token for the present speed. A speed that only an earlier session
-    /// has shown keeps its end.
+    /// Returns the content of the token for the present speed. A speed that the path has taken over
+    /// from the shown token keeps the expiry of that token.
     fn saved(&self, path: &dyn Facts, now: Duration) -> Option<SavedPath> {
         let speed = path.speed()?;
         let shown = self.shown.get().filter(|shown| shown.speed == speed);

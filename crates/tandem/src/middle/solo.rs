@@ -45,7 +45,7 @@ pub struct NewSessionOf<'a> {
     pub isolation: &'a Isolation,
     /// The number of the session in this pool.
     pub number: u64,
-    /// True if no session of this key is known to have ended, after which the browser may still
+    /// True if no earlier session of this key is known. After an earlier one, the browser may still
     /// have copies.
     pub is_first: bool,
 }
@@ -58,7 +58,8 @@ pub type PeerOf = Box<dyn Fn(&Exchange, u64) -> Peer>;
 #[derive(Clone, Copy, Debug)]
 pub struct SoloLimits {
     /// The largest number of sessions. A new one ends the session that was idle for longest, and
-    /// none in use. With a stage for other exchanges, it holds for sessions in use too.
+    /// none in use. With a stage for exchanges without a session, the limit holds for sessions in
+    /// use too.
     pub max_sessions: usize,
     /// The time without an exchange after which a session ends.
     pub idle: Duration,
@@ -178,7 +179,8 @@ impl SoloSessions {
         drop(ended);
     }
 
-    /// Returns the session of a key, and creates it if there is none. Fails if too many are in use.
+    /// Returns the session of a key, and creates it if there is none. Returns `None` if too many
+    /// are in use.
     fn session(&self, isolation: &Isolation) -> Option<Rc<SoloSession>> {
         if let Some(session) = self.sessions.borrow().get(isolation) {
             session.last.set(Instant::now());

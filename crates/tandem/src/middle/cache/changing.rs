@@ -62,7 +62,8 @@ impl ChangingReply {
         self.session.clear_if_told(&self.request, head);
         let fetch = self.fetch.take();
         let fetch = fetch.filter(|_| self.is_representation(head));
-        // Before the invalidation by this response: an earlier one shows another change.
+        // This precedes the invalidation by the response itself. An invalidation from before shows
+        // that another request has changed the resource.
         let pending = fetch.and_then(|fetch| {
             let pending = cache.lock().receive_post(now, &fetch, head)?;
             Some((fetch, pending))

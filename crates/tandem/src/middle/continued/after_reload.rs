@@ -1,5 +1,5 @@
-//! The way of the rest of a download that breaks off after a reload: the next configuration decides
-//! it, and never the one by which the download began.
+//! The route of the rest of a download that breaks off after a reload. The next configuration
+//! chooses it, and never the one with which the download began.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -62,8 +62,8 @@ fn no_gateway() -> Error {
     Error::new(Kind::Unreachable, Side::Local, detail)
 }
 
-/// The stage of a configuration that continues downloads from before its reload. It enters the
-/// lanes behind their own stages of this kind.
+/// The stage of a configuration that continues downloads from before its reload. Its requests enter
+/// a lane behind the lane's own [`Continue`](super::Continue).
 pub struct Continuing {
     /// The lanes of the configuration.
     pub routes: Rc<Routes>,

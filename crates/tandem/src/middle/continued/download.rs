@@ -6,11 +6,11 @@
 //!                                                └─ no rest, a break ─▶ the error of the break
 //! ```
 //!
-//! A page may have changed since its head, and its origin may refuse ranges. During a move, the
-//! present reply is therefore read on until the head of the rest has come. The bytes that come
-//! twice are dropped, and bounded. If the present reply breaks off before, the request goes on as
-//! that for its rest. All requests of a download share one [`Ledger`], so that a path that passes
-//! nothing but heads ends it.
+//! A resource may have changed since the head of its response, and its origin may refuse ranges.
+//! During a move, the present reply is therefore read on until the head of the rest has come. The
+//! bytes that come twice are dropped, and their number is bounded. If the present reply breaks off
+//! before that, the request of the move serves as the request after the break. All requests of a
+//! download share one [`Ledger`], so that a path that passes nothing but heads ends it.
 
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -36,12 +36,13 @@ pub(super) const PAUSES: [Duration; 6] = [
     Duration::from_secs(8),
 ];
 
-/// The bytes that must arrive after a request for the rest, so that the first wait is the next one
-/// again. The present reply may bring them.
+/// The bytes that must arrive after a request for the rest, so that the waits begin again with the
+/// first one. The present reply may bring these bytes.
 pub(super) const PROGRESS: u64 = 64 << 10;
 
-/// The time from a break within which the request after the next one waits as well. A gateway may
-/// end downloads because of its load.
+/// The time after the first request of a series. If the next series begins within this time, it
+/// leaves out the first of the [`PAUSES`], which is zero. A gateway may end downloads because of
+/// its load.
 const CALM: Duration = Duration::from_secs(5);
 
 /// The responses with the head of the rest and no byte of it that end a download, without
@@ -75,7 +76,7 @@ pub(super) struct Download {
 /// The requests for the rest since the last [`PROGRESS`].
 #[derive(Default)]
 struct Ledger {
-    /// The time of the first one.
+    /// The time of the first request.
     began: Option<Instant>,
     /// The number of bytes that the reader had then.
     arrived: u64,
@@ -151,7 +152,7 @@ impl Download {
     /// Polls for the next part. The download is over after its end or an error.
     pub(super) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         loop {
-            // The bytes that are there precede a limit that is over.
+            // Bytes that have arrived count before a time limit that has passed.
             let taken = match self.poll_present(cx) {
                 Poll::Ready(taken) => taken,
                 Poll::Pending => ready!(self.poll_request(cx)),
@@ -200,7 +201,7 @@ impl Download {
                 let detail = "the response has another head within its body";
                 Err(Error::new(Kind::Protocol, Side::Peer, detail))
             }
-            // They may be about the rest alone, such as a digest.
+            // These fields may describe the rest alone, as a digest does.
             Some(Ok(Part::Hints(_) | Part::Trailers(_))) if self.is_rest => Ok(Taken::Nothing),
             Some(Ok(part)) => Ok(Taken::Part(part)),
             None if self.rest.left() == 0 => Ok(Taken::End),

@@ -143,11 +143,11 @@ struct FromGateway {
     isolation: Isolation,
     is_routed: Rc<dyn Fn(&str) -> bool>,
     sessions: Rc<dyn SessionPool>,
-    /// The session at the time of the request, until its head has come.
+    /// The session at the time of the request, until the head of the response has come.
     session: Option<Rc<SessionMark>>,
     /// True if a response without the mark is a failure.
     needs_mark: bool,
-    /// The origin, until its head has come.
+    /// The origin to verify, until the head of the response has come.
     origin: Option<(String, u16)>,
 }
 
@@ -200,12 +200,16 @@ impl FromGateway {
         })
     }
 
-    /// Takes the head of a response from the origin, and refuses a page of the gateway.
-    /// Returns whether the head is no response of the origin: the gateway's stage did not mark it.
+    /// Returns whether a head is not from the origin, as far as a mark is needed: the gateway's
+    /// stage did not mark it.
     fn lacks_mark(&self, head: &ResponseHead) -> bool {
         self.needs_mark && head.fields.get(OPENED_FIELD) != Some(MARK.as_bytes())
     }
 
+    /// Takes the final head of a response, and notes what it proves.
+    ///
+    /// # Errors
+    /// Returns the failure that a page of the gateway tells.
     fn checked(&mut self, head: ResponseHead) -> Result<ResponseHead, Error> {
         if self.lacks_mark(&head) {
             return Err(failure(&head));
@@ -227,8 +231,8 @@ impl FromGateway {
     }
 }
 
-/// Returns whether a response comes from a connection to the origin, and not from a cache. Each
-/// cache adds the field `Age` (RFC 9111 section 5.1).
+/// Returns whether a response has left its origin within the last second. Each cache adds the field
+/// `Age` (RFC 9111 section 5.1), and a response without it comes from a connection to the origin.
 fn is_fresh(fields: &Fields) -> bool {
     fields.get("age").is_none_or(|age| age == b"0")
 }

@@ -26,7 +26,7 @@ pub(super) struct Fetch {
     queued: bool,
     /// True if the request was made.
     begun: bool,
-    /// The response, while its head does not wait for a request. The session has it then.
+    /// The response. While its head waits for a request, the session has it.
     response: Option<Box<FetchedResponse>>,
     ended: bool,
 }

@@ -65,7 +65,7 @@ impl FetchedResponse {
         }
     }
 
-    /// Returns whether the part that was read while the head waited has an error.
+    /// Returns whether one of the parts that were read while the head waited is an error.
     pub(super) fn has_failed(&self) -> bool {
         self.ahead.iter().any(Result::is_err)
     }

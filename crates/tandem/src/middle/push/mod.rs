@@ -11,9 +11,10 @@
 //!
 //! `session` owns the machine, its timer and the wakers of all replies. `promising_reply`, `fetch`
 //! and `companion` are the three kinds of replies: to a request, of a push, and to the client's
-//! companion. `changing` is the reply to a request that may change resources, and `learning_reply`
-//! the one to a client that takes no pushes. Fetches take the same
-//! pipeline as requests, so the same limits and policy hold.
+//! companion. `fetched_response` is the response that a fetch reads. `changing` is the reply to a
+//! request that may change resources, and `learning_reply` the one to a client that takes no
+//! pushes. `predictor` is the predictor as one session uses it. Fetches take the same pipeline as
+//! requests, so the same limits and policy hold.
 
 mod changing;
 mod companion;
@@ -81,7 +82,7 @@ pub struct EarlyLimits {
     pub hosts: usize,
     /// The largest number of requests under way.
     pub requests: usize,
-    /// The largest number before the first responses. Each response adds two.
+    /// The largest number of requests under way before the first responses. Each response adds two.
     pub first_requests: usize,
     /// True if only the requests are made that the browser itself has made for the page before.
     pub own_requests_only: bool,

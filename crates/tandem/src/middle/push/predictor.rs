@@ -22,7 +22,7 @@ pub(super) struct SessionPredictor<'a> {
 }
 
 impl SessionPredictor<'_> {
-    /// Returns the worth of a push on the session's path, if that decides.
+    /// Returns the worth of a push on the session's path, if the path decides which pushes pay.
     fn worth(&self) -> Option<Worth> {
         self.speed
             .and_then(PathSpeed::measure)

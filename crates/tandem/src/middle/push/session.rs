@@ -39,7 +39,7 @@ pub(super) struct PushSession {
     pushing: Rc<Pushing>,
     /// The speed of the session's path, if that is to decide which pushes pay.
     speed: Option<PathSpeed>,
-    /// The same for all paths that leave this machine.
+    /// The speed of the session's path, if the path leaves this machine.
     path: Option<PathSpeed>,
     next: Rc<dyn Stage>,
 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The decisions are those of [`tandem_push::client`]. This stage moves the data, keeps the clock,
-//! and runs the tasks. A relay leaves it out, and the pushes travel on.
+//! and runs the tasks. A relay has no such stage, and the pushes travel on.
 
 mod companion;
 mod crossing;

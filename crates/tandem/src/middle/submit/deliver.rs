@@ -39,7 +39,8 @@ const COUNTING: Duration = Duration::from_secs(60);
 /// The number of submissions that a thread takes from the store and delivers at the same time.
 const AT_ONCE: usize = 16;
 
-/// The bytes of their bodies, unless the thread delivers only one of them.
+/// The largest number of bytes in the bodies of these submissions, unless the thread delivers only
+/// one.
 const BYTES_AT_ONCE: u64 = 32 << 20;
 
 /// The largest answer that is stored, in bytes.
@@ -58,9 +59,11 @@ const LONGEST_PAUSE: Millis = 300_000;
 /// clock that jumps thus ends no delivery.
 const MANY_ATTEMPTS: u32 = 10;
 
-/// The longest time of a lease beyond that of the attempt, and the shortest. It is half of
-/// `response-timeout`.
+/// The longest time of a lease beyond the time of the attempt, in milliseconds. Between the two
+/// bounds, it is half of `response-timeout`.
 const LEASE_RESERVE: Millis = 30_000;
+
+/// The shortest time of a lease beyond the time of the attempt, in milliseconds.
 const SHORTEST_RESERVE: Millis = 1000;
 
 static FAILURES: LogLimit = LogLimit::new();

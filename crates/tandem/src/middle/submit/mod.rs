@@ -9,7 +9,7 @@
 //! - `accept` checks the credential and the rights, reads the body and stores the submission.
 //! - `budget` bounds the memory of bodies and the number of deliveries.
 //! - `oblivious` takes submissions of clients without accounts, which spend tokens.
-//! - [`deliver`] signs it and sends it to the server, until the server answers.
+//! - [`deliver`] signs a submission and sends it to the server, until the server answers.
 //! - [`signer`] holds the key of the gateway, and `respond` builds the responses.
 //!
 //! A submission is stored before it is sent and before the client gets a response. After a crash,
