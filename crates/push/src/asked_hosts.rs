@@ -1,19 +1,20 @@
 //! The hosts of other origins that the pages of an origin request in one user's browser.
 //!
-//! A gateway leaves most resources of another site to the browser until it has requested one of
-//! their host: the user may block the host, and anyone could teach a shared predictor a host. At a
-//! gateway with one user, earlier sessions show the hosts. The browser itself has named the origin
-//! in the Referer of such a request, which a page of another origin cannot forge.
+//! A gateway leaves most resources of another site to the browser, until the browser has requested
+//! something from their host. The user may block the host, and anyone could teach a shared
+//! predictor a host. At a gateway with one user, earlier sessions show the hosts. The browser
+//! itself has named the origin in the Referer of such a request, which a page of another origin
+//! cannot forge.
 //!
 //! A push hides whether the browser would have requested the resource. Each useless push therefore
-//! costs a host credit, and each request or used push restores it.
+//! costs a host credit, and each request or used push restores all of it.
 
 use tandem_predict::ids::IdMap;
 
 /// The useless pushes in succession after which a host is left to the browser.
 const CREDIT: u8 = 8;
 
-/// The number of hosts in a table, of all origins together. A table that is full starts again.
+/// The largest number of hosts in a table, of all origins together. A full table starts again.
 const MAX_TOTAL: usize = 1 << 15;
 
 /// The largest number of hosts of one origin. The host with the least credit makes way.

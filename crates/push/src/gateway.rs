@@ -26,7 +26,8 @@
 //!
 //! The methods of [`Gateway`] take events: requests, heads, bodies, reports, the progress of
 //! fetches, and the time. After each of them, [`Gateway::poll_output`] returns decisions until it
-//! returns `None`; then [`Gateway::poll_timeout`] returns the time of its next run.
+//! returns `None`; then [`Gateway::poll_timeout`] returns the time at which
+//! [`Gateway::handle_timeout`] is due.
 //!
 //! `session` holds the state. `responses`, `new_pages`, `promises`, `fetches` and `reports` handle
 //! the events and make the decisions. The other files hold the records and policies.

@@ -10,7 +10,7 @@ use tandem_predict::ids::IdMap;
 /// The visits in succession after which a redirect is followed.
 const ENOUGH_VISITS: u8 = 3;
 
-/// The number of redirects in a table. A table that is full starts again.
+/// The largest number of redirects in a table. A table that is full starts again.
 const MAX_REDIRECTS: usize = 1 << 13;
 
 /// The targets of redirects, by numbers of browsers and URLs.

@@ -16,7 +16,9 @@
 //! - [`response_rules`]: the responses that may be pushed.
 //! - [`cookies`]: the cookies that a page sets for the requests of its resources.
 //! - [`hints`]: the resources that the head of a response names.
-//! - [`asked_hosts`]: the other hosts that the pages of an origin request.
+//! - [`asked_hosts`]: the hosts of other origins that the pages of an origin request.
+//! - [`known_redirects`]: the redirects to other origins that the gateway may follow.
+//! - [`likely_budget`]: the budget of pushes that wait for no request of the browser.
 //! - [`next_pages`]: the documents that visitors of a page ask for next.
 //! - [`scripts`]: the requests that scripts make for data.
 //! - [`site`]: the comparison of sites.

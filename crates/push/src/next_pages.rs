@@ -8,16 +8,16 @@ use std::sync::Arc;
 use tandem_predict::crowd::Crowd;
 use tandem_predict::ids::IdMap;
 
-/// The number of pages in a table. A table that is full starts again.
+/// The largest number of pages in a table. A table that is full starts again.
 const MAX_PAGES: usize = 1 << 12;
 
-/// The number of documents that are counted for one page.
+/// The largest number of documents that are counted for one page.
 const MAX_DOCUMENTS: usize = 8;
 
 /// The length in bytes of the longest URL that is counted.
 const MAX_URL: usize = 512;
 
-/// The number of users that may have to know a document.
+/// The largest number of users that may have to know a document.
 const MAX_USERS: usize = 4;
 
 /// The number of visits after which all counts of a page are halved, so that they follow changes.

@@ -10,10 +10,10 @@ use tandem_predict::ids::IdMap;
 
 use crate::fetch_standard::ScriptFields;
 
-/// The number of URLs in a table. A table that is full starts again.
+/// The largest number of URLs in a table. A table that is full starts again.
 const MAX_URLS: usize = 1 << 14;
 
-/// The number of users that may have to agree on fields.
+/// The largest number of users that may have to agree on fields.
 const MAX_USERS: usize = 4;
 
 /// The number of users whose last requests tell whether pages want validated data.

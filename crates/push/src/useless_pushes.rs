@@ -21,11 +21,11 @@ const PERIOD: Duration = Duration::from_hours(1);
 /// The same after a push without a use. A request ends it sooner.
 const WASTE_PERIOD: Duration = Duration::from_hours(24);
 
-/// The number of pages in a table. A table that is full drops the pages without a counted miss, and
+/// The largest number of pages in a table. A full table drops the pages without a counted miss, and
 /// starts again if there are none.
 const MAX_PAGES: usize = 1 << 12;
 
-/// The number of resources that are counted for one page.
+/// The largest number of resources that are counted for one page.
 const MAX_RESOURCES: usize = 64;
 
 /// The largest number of users that may have to meet a miss.

@@ -144,9 +144,9 @@ impl PageLoad {
         self.last = self.last.max(now);
     }
 
-    /// Records the request for a document that no push of this load has answered. It ends the load
-    /// for earlier responses, even if an earlier page still makes requests. A reload wants newer
-    /// ones than those of the page before.
+    /// Records the request for a document that no push of this load has answered. The request ends
+    /// the load for earlier responses, even if an earlier page still makes requests. A reload wants
+    /// newer responses than those of the page before.
     pub(super) fn note_page(&mut self, now: Instant, is_reload: bool) {
         let grace = match is_reload {
             true if now.saturating_duration_since(self.began) > LOAD_GAP => Duration::ZERO,

@@ -19,7 +19,7 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 use crate::browser_fields::INHERITED_FIELDS;
 use crate::fetch_standard::is_browser_field;
 
-/// The number of answers. A cache that is full starts again.
+/// The largest number of answers. A cache that is full starts again.
 const MAX_RESPONSES: usize = 256;
 
 /// The length in bytes of the longest key.
@@ -216,8 +216,8 @@ impl Preflights {
         self.responses.is_empty()
     }
 
-    /// Drops the answers that have ended. Returns whether the cache is of no more use: it has none,
-    /// and no preflight is under way.
+    /// Drops the answers that have ended. Returns whether the cache is of no more use: it has no
+    /// answer, and no preflight is under way.
     pub fn is_idle(&mut self, now: Instant) -> bool {
         self.responses
             .retain(|_, known| known.seconds_left(now) > 0);

@@ -105,7 +105,7 @@ pub(super) struct Reader {
     /// True if the head has been read.
     pub(super) has_head: bool,
     /// True if the head came alone. The gateway may hold the body and reset the stream, so the head
-    /// waits for the body. A request without a head can still be sent to the origin.
+    /// waits for the body. A request that has got no head can still be sent to the origin.
     pub(super) awaits_body: bool,
 }
 
@@ -209,7 +209,8 @@ impl KeptPush {
     }
 
     /// Returns whether the response keeps the limits of a request, as one of a cache must (RFC 9111
-    /// section 5.2.1). Without a head it keeps them, and the head decides.
+    /// section 5.2.1). A push without a head counts as one that keeps them, and the head decides
+    /// later.
     ///
     /// A response from the origin for the load under way counts as validated while it arrives (RFC
     /// 9113 section 8.4.2), and for a moment after its head. Only such a response serves a reload.

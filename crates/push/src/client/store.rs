@@ -241,7 +241,7 @@ impl PushStore {
         let longest = LONGEST_USELESS.max(self.limits.memory as u64);
         if let Some(pushed) = self.arriving_mut(id) {
             pushed.received += data.len() as u64;
-            // Its length alone decides, so the end tells nothing about the browser.
+            // The length alone decides, so the cancellation tells nothing about the browser.
             if pushed.received > longest && pushed.phase.kept_mut().is_none() {
                 self.end_arrival(id, true);
             }
@@ -296,8 +296,8 @@ impl PushStore {
         self.release(id);
     }
 
-    /// Handles the withdrawal of a push without a head. A gateway in this process has forgotten it,
-    /// and may have promised the same URL again: it would relate a report to the later push.
+    /// Handles the withdrawal of a push without a head. A gateway in this process has forgotten the
+    /// push, and may have promised the same URL again. It would relate a report to the later push.
     fn note_withdrawal(&mut self, id: PushId) {
         let Some(pushed) = self.pushes.get_mut(&id) else {
             return;

@@ -403,7 +403,7 @@ fn directive<'a>(text: &'a str, name: &str) -> Option<SplitAsciiWhitespace<'a>> 
 }
 
 /// Returns the nonce of the policies in the head of a document. Elements with this nonce are
-/// admitted. `None` if there are several.
+/// admitted. Returns `None` if there are several.
 pub(crate) fn policy_nonce(head: &ResponseHead) -> Option<String> {
     let mut found: Option<String> = None;
     for value in head.fields.get_all(CONTENT_SECURITY_POLICY) {

@@ -38,8 +38,8 @@ pub struct FetchClient<'a> {
     pub(crate) leads_on: bool,
 }
 
-/// Returns the request that a browser will make for `need`; `None` if the URL cannot be fetched.
-/// `script`: a script makes the request, with these fields.
+/// Returns the request that a browser will make for `need`; `None` if the URL cannot be fetched. If
+/// a script makes the request, `script` holds the fields that it chose.
 pub fn request_for(
     need: &Need,
     page: &FetchClient<'_>,

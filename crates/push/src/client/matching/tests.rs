@@ -6,8 +6,8 @@ use tandem_http::Scheme;
 use super::*;
 use crate::browser_fields::{BROWSER_FIELDS, INHERITED_FIELDS, repeatable_fields};
 
-/// The fields of requests, each with its rule and two values. `None`: a request with the field is
-/// refused.
+/// The fields of requests, each with its rule and two values. Without a rule, a request with the
+/// field is refused.
 const KNOWN: [(&str, Option<FieldRule>, [&str; 2]); 59] = [
     (
         "accept",
@@ -210,7 +210,7 @@ fn each_known_field_decides_by_its_rule() {
     for (name, rule, [one, other]) in KNOWN {
         let (one, other, without) = (&[(name, one)][..], &[(name, other)][..], &[][..]);
         let vary = [("vary", name)];
-        // The push with and the request without, the reverse, and different values.
+        // Only the push has the field, only the request has it, and both have different values.
         let all = |response| {
             [(one, without), (without, one), (one, other)]
                 .map(|(pushed, asked)| check(pushed, asked, response))
@@ -296,7 +296,7 @@ fn request_without_accept_encoding_gets_no_gzip() {
     let (gzip, coded) = (("accept-encoding", "gzip"), ("content-encoding", "gzip"));
     assert_eq!(check(&[gzip], &[gzip], &[coded]), Ok(()));
     assert_eq!(check(&[gzip], &[], &[coded]), Err(Mismatch::Inherited));
-    // An origin, or a gateway, that codes without being asked to.
+    // An origin or a gateway may code a body without being asked to.
     assert_eq!(check(&[], &[], &[coded]), Err(Mismatch::ContentEncoding));
     let none = ("accept-encoding", "gzip;q=0");
     assert_eq!(

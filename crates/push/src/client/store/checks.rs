@@ -1,8 +1,9 @@
 //! The requests of browsers that have a copy: a pushed head answers them with 304 (RFC 9110 section
 //! 15.4.5).
 //!
-//! A check is a promise of HEAD. A conditional request waits for its head, which the gateway has
-//! requested already. If the head does not confirm the copy, the request goes to the gateway.
+//! A check is a promise of HEAD. A conditional request waits for the head of the check, which the
+//! gateway has requested already. If the head does not confirm the copy, the request goes to the
+//! gateway.
 
 use std::time::Instant;
 

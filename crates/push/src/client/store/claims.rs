@@ -22,7 +22,7 @@ struct RequestTraits<'a> {
 }
 
 /// Returns whether a request may begin a page, as far as its fields show. Over plain HTTP, the
-/// request for a frame looks the same. A document that the browser prefetches is none.
+/// request for a frame looks the same. A document that the browser prefetches begins no page.
 fn begins_page(asked: &RequestHead) -> bool {
     is_navigation(asked) && !is_prefetch(asked)
 }

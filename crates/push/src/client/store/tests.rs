@@ -293,7 +293,8 @@ fn full_store_replaces_a_push_of_the_same_url() {
 #[test]
 fn push_waits_no_longer_than_its_lifetime() {
     let control = |value: &'static str| [("cache-control", value)];
-    // Each row: fields, the last second at which it serves, the first at which it does not.
+    // Each row has fields, the last second at which a push serves, and the first at which it does
+    // not.
     for (fields, serves, refuses) in [
         (&control("max-age=4")[..], 3, 4),
         (&control("max-age=9000"), 299, 300),

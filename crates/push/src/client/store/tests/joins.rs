@@ -61,7 +61,7 @@ fn broken_push_never_looks_whole() {
     scene.store.on_end(id, false);
     assert_eq!(scene.piece(id), Piece::Broken);
     assert!(scene.store.is_empty());
-    // One that no request waits for is reported as useless.
+    // A push that no request waits for is reported as useless.
     let id = scene.promise("/b");
     scene.store.on_head(scene.now, id, ok(&[]));
     scene.store.on_end(id, false);
