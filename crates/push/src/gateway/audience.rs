@@ -49,8 +49,8 @@ impl Audience {
         self.repeats_own_requests_only()
     }
 
-    /// Returns whether all resources of another site wait until the client has requested one of
-    /// their host. Otherwise style sheets and fonts do not wait.
+    /// Returns whether all resources of another site wait until the client has requested something
+    /// from their host. Otherwise style sheets and fonts do not wait.
     pub(super) const fn waits_for_foreign_hosts(self) -> bool {
         self.is_one_user()
     }

@@ -12,8 +12,9 @@ use tandem_http::RequestHead;
 use super::table::{FetchId, PageId, ResponseId};
 use crate::cookies::{CookieChanges, CookieScope};
 
-/// The largest number of changes that are remembered. After more, only the sites of the changes are
-/// known. With as many sites, all earlier pages make no early requests.
+/// The largest number of changes that are remembered. Beyond it, only the sites of the changes are
+/// known. With changes at as many sites, all are forgotten, and no earlier page makes early
+/// requests.
 const MAX_CHANGES: usize = 64;
 
 /// The request whose response changes cookies.
@@ -105,7 +106,7 @@ impl ChangedCookies {
         self.changes = merged;
     }
 
-    /// Returns whether cookies have changed that a request carries. It is made for the page of
+    /// Returns whether cookies have changed that a request carries. The request is for the page of
     /// `response`, whose own request was made after the change with the number `since`. The changes
     /// of the page itself are known.
     pub(super) fn outdate(&self, since: u64, response: ResponseId, request: &RequestHead) -> bool {

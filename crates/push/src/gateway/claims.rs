@@ -62,8 +62,9 @@ impl Default for KnownResources {
 }
 
 impl KnownResources {
-    /// Returns those of a page that is requested at `unix_time`: the hashes of their URLs, and the
-    /// times for which the predictor has known them.
+    /// Returns the resources of a page that is requested at `unix_time`, in seconds since 1970.
+    /// `known` holds the hashes of their URLs, and the times for which the predictor has known
+    /// them.
     pub(super) fn new(unix_time: u64, known: Vec<(u32, Duration)>) -> Self {
         let now = i64::try_from(unix_time).unwrap_or(i64::MAX);
         let since = |known_for: Duration| {
@@ -78,8 +79,8 @@ impl KnownResources {
         }
     }
 
-    /// Returns those of a page whose request shows no earlier visit. Nearly all visits transfer the
-    /// resources with these URL hashes.
+    /// Returns the resources of a page whose request shows no earlier visit. Nearly all visits
+    /// transfer the resources with the URL hashes in `likely`.
     pub(super) fn of_new_visit(likely: Vec<u32>) -> Self {
         Self {
             likely,
@@ -172,7 +173,7 @@ pub(super) struct Allowances {
 }
 
 impl Allowances {
-    /// Returns those of a page after these claims at earlier pages of the site.
+    /// Returns the allowances of a page after these claims at earlier pages of the site.
     pub(super) fn after(claims: Claims) -> Self {
         let left = claims.0.iter().zip(1..);
         let left = left.map(|(claimed, number)| (*claimed, released(number)));
@@ -183,8 +184,8 @@ impl Allowances {
         }
     }
 
-    /// Adds the fetches that the claim of a resource of this age permits. `trust` is that after the
-    /// claim.
+    /// Adds the fetches that the claim of a resource of this age permits. `trust` is the trust in
+    /// the page after the claim.
     pub(super) fn add_claim(&mut self, trust: Trust, claimed: KnownSince) {
         let Trust::After(claims) = trust else {
             self.is_unlimited = true;
@@ -192,7 +193,7 @@ impl Allowances {
         };
         let number = claims.speaking_for(claimed);
         self.left.push((claimed, released(number)));
-        // A page may have thousands of claims, and each asks for all fetches that wait.
+        // A page may have thousands of claims, and each walks all fetches that wait.
         self.left.retain(|(claimed, _)| !claims.outweigh(*claimed));
         self.claims = claims;
     }

@@ -26,7 +26,7 @@ const CLOCK_TOLERANCE: u64 = 60;
 /// The knowledge about a URL in the browser's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holding {
-    /// A push of it was promised.
+    /// A push of the URL was promised.
     Promised,
     /// The browser has a copy. Its cache uses it up to `until`, in seconds since 1970, UTC, and
     /// after a validation later.
@@ -36,7 +36,7 @@ enum Holding {
 }
 
 impl Holding {
-    /// Returns the use of it at a time, in seconds since 1970, UTC.
+    /// Returns the use that the browser can make of the URL at a time, in seconds since 1970, UTC.
     const fn reuse(self, unix_time: u64) -> Reuse {
         match self {
             Self::Promised | Self::Unsure => Reuse::Fresh,

@@ -128,8 +128,8 @@ impl ContentPolicies {
         }
     }
 
-    /// Returns the policies of a document that was at `url`, or of a frame there: if it may be
-    /// both, those of both.
+    /// Returns the policies of a document that was at `url`, or of a frame there. If both were
+    /// there, returns the policies of both together.
     pub(super) fn of_each(&self, url: &str) -> Option<Arc<ContentSecurity>> {
         match (self.documents.get(url), self.frames.get(url)) {
             (None, None) => self.of_unknown(url),
@@ -214,7 +214,8 @@ impl ContentPolicies {
 
     /// Returns the policies of all documents.
     pub(super) fn of_all(&self) -> Option<Arc<ContentSecurity>> {
-        // Style sheets and scripts only have policies of documents.
+        // The table of style sheets and scripts repeats policies of documents, so its losses do not
+        // count.
         if !self.documents.lost.is_empty() || !self.frames.lost.is_empty() {
             return Some(ContentSecurity::closed().into());
         }

@@ -117,7 +117,7 @@ impl Gateway {
     ) -> Page {
         let mut page = Page::new(id, request, url);
         if let Some(policies) = self.content_policies.of(page.url()) {
-            // Those of the last visit hold until the head arrives.
+            // The policies of the last visit hold until the head arrives.
             page.set_content_policies(policies);
         }
         page.cookies_of = self.cookies_of(id);

@@ -102,8 +102,8 @@ impl Gateway {
         self.collect_pages(pages);
     }
 
-    /// Handles a request of the browser, whose copy needs no check any more. The request may show
-    /// the age of the other copies, and a host of the page.
+    /// Handles a request of the browser for a resource, whose copy needs no check any more. The
+    /// request may show the age of the other copies, and a host of the page.
     pub(super) fn note_request(&mut self, request: &RequestHead, hash: u32) {
         let is_conditional = validation::is_conditional(&request.fields);
         self.withdraw_for_request(hash, is_conditional);

@@ -59,7 +59,7 @@ fn serves_withheld(fetch: &Fetch, request: &RequestHead) -> bool {
     facts.check(request).is_ok()
 }
 
-/// Returns whether a push was requested as the browser does.
+/// Returns whether the request of a push has the URL and the field hashes of the browser's request.
 fn is_alike(push: &Unreported, request: &RequestHead) -> bool {
     push.asked == RequestHashes::of(&request.fields)
         && request_url(request).is_some_and(|url| *url == *push.url)
@@ -87,8 +87,9 @@ impl Gateway {
     }
 
     /// Handles a request of the client that may have crossed the promise of its resource. Returns
-    /// the reference to the push, which answers it. `None`: the request is to be handled by
-    /// [`Self::handle_request`]. `round_trip` is that of the path to the client.
+    /// the reference to the push, which answers the request. If it returns `None`, the caller
+    /// passes the request to [`Self::handle_request`]. `round_trip` is that of the path to the
+    /// client.
     pub fn refer(
         &mut self,
         now: Instant,

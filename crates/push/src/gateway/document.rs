@@ -17,7 +17,7 @@ const MAX_PAGE: usize = 8 << 20;
 /// The largest number of bytes of a style sheet that are read.
 const MAX_STYLE: usize = 1 << 20;
 
-/// The largest number of bytes of a script that are read. Imports are at its beginning.
+/// The largest number of bytes of a script that are read. Imports are at the beginning of a script.
 const MAX_SCRIPT: usize = 128 << 10;
 
 /// The purpose for which a response was requested.
@@ -260,7 +260,7 @@ impl DocumentReader {
         scan.scanner.finish(&mut scan.found);
     }
 
-    /// Returns the number of bytes that it may read.
+    /// Returns the number of bytes that the reader may read.
     pub(super) fn limit(&mut self) -> usize {
         self.scan().limit
     }

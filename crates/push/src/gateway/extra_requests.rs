@@ -59,8 +59,8 @@ impl Gateway {
         }
     }
 
-    /// Returns the URL of the page for which a push is made, and the hash of its own URL. There is
-    /// none for checks and for documents that may follow a page.
+    /// Returns the URL of the page for which a push is made, and the hash of the push's own URL.
+    /// Returns `None` for checks and for documents that may follow a page.
     fn page_and_resource(&self, id: FetchId) -> Option<(Arc<str>, u32)> {
         let is_resource = |fetch: &&Fetch| !fetch.is_check && !fetch.is_next;
         let fetch = self.fetches.get(id).filter(is_resource)?;

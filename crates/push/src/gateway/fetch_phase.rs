@@ -23,13 +23,13 @@ pub(super) enum FetchPhase {
         /// The event after which the fetch waits for its turn.
         start: Start,
     },
-    /// It has a slot of the queue, and no head yet.
+    /// The fetch has a slot of the queue, and no head yet.
     Fetching,
-    /// It waits for its head without a slot, because it took too long.
+    /// The fetch waits for its head without a slot, because the head took too long.
     Slow,
     /// The head has arrived.
     Passing(Passage),
-    /// It has ended or failed.
+    /// The fetch has ended or failed.
     Over,
 }
 
@@ -38,7 +38,8 @@ pub(super) enum FetchPhase {
 pub(super) enum Start {
     /// The promise has been sent.
     Promise,
-    /// A moment has passed since then, in which requests of the browser may still arrive.
+    /// A moment has passed since the promise was sent, in which requests of the browser could
+    /// arrive.
     Gathered,
     /// The browser has claimed the resource, or has claimed others and thereby shown that it lacks
     /// this one.

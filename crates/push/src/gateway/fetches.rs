@@ -66,7 +66,10 @@ impl Gateway {
     }
 
     /// Handles the head of a push, before it is passed on. `None` as the predictor means that
-    /// nothing is learned.
+    /// nothing is learned. Returns whether promises on the companion go before the head.
+    ///
+    /// # Errors
+    /// Fails if the response must not be passed on. The stream of the push is to be reset then.
     pub fn handle_fetch_head(
         &mut self,
         now: Instant,
@@ -125,8 +128,8 @@ impl Gateway {
         Ok(self.order(added))
     }
 
-    /// Decides by its head how the response of a push may be passed on. Returns `None` if it may
-    /// not be. Notes a resource that no push can bring.
+    /// Decides by the head of a push how its response may be passed on. Returns `None` if it must
+    /// not be. Also notes a resource that no push can bring.
     fn admit(&mut self, now: Instant, id: FetchId, head: &ResponseHead) -> Option<Delivery> {
         let delivery = self.delivery_of(id, head);
         let fetch = self.fetches.get_mut(id)?;

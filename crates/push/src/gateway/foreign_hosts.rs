@@ -35,7 +35,7 @@ pub(super) struct WaitingNeed {
 /// The hosts of a session, as authorities.
 #[derive(Default)]
 pub(super) struct ForeignHosts {
-    /// The client wants resources of these hosts.
+    /// The hosts of which the client wants resources.
     wanted: HashSet<String>,
     waiting: Vec<WaitingNeed>,
     /// The hosts whose needs are released soon.
@@ -102,7 +102,7 @@ impl ForeignHosts {
         Some(released)
     }
 
-    /// Releases nothing any more. Returns the pages with needs that no longer wait.
+    /// Ends all waits without a release. Returns the pages with needs that no longer wait.
     pub(super) fn close(&mut self) -> Vec<PageId> {
         self.releases.clear();
         self.begin_page()

@@ -46,9 +46,10 @@ impl Gateway {
         }
     }
 
-    /// Returns the policies of a document by the head of its response. `None` if it is no document,
-    /// or if it has the known policies. A 304 keeps those of the stored document. After a response
-    /// without a document, or with an attachment, the browser still shows the last document.
+    /// Returns the policies of a document by the head of its response. Returns `None` if the
+    /// response is no document, or if the document keeps the known policies. A 304 keeps those of
+    /// the stored document. After a response without a document, or with an attachment, the browser
+    /// still shows the last document.
     fn policies_of(
         &self,
         url: &str,

@@ -2,8 +2,8 @@
 //!
 //! A held fetch is promised, which costs about 100 bytes, and is not begun. The browser's request
 //! for the resource (a claim) begins the fetch. If caches keep such responses, the claim shows that
-//! the browser's cache lacks them, and further fetches of the page begin (see `visitors`). The
-//! others are given up after [`HOLD_PERIOD`].
+//! the browser's cache lacks them, and further fetches of the page begin (see `claims`). Fetches
+//! that no claim begins are given up after [`HOLD_PERIOD`].
 //!
 //! A claim of a response that no cache keeps says nothing about the browser's copies of other
 //! resources. From the second such claim on, each claim begins fetches of the same directory and

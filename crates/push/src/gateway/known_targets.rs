@@ -61,8 +61,8 @@ impl Gateway {
         learned
     }
 
-    /// Does the same for a push that is a redirect of its page. Returns the page as well, which
-    /// knows the hosts of the target already.
+    /// Looks up the target of a push that is a redirect of its page, as [`Self::look_target_up`]
+    /// does. Returns the page as well, which then knows the hosts of the target.
     pub(super) fn look_pushed_target_up(
         &mut self,
         id: FetchId,

@@ -1,8 +1,8 @@
 //! The pushes of a session that wait for no claim, because nearly all visits transferred their
 //! resources.
 //!
-//! A browser with a full cache has no use for them. The first page of a session that gets them
-//! shows that: others wait for its reports.
+//! A browser with a full cache has no use for such pushes. The first page of a session that gets
+//! them shows whether that is so, and later pages get none before its reports.
 
 use super::table::PageId;
 

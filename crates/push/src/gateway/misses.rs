@@ -6,9 +6,10 @@
 //! push did not have. The predictor counts the misses of all users
 //! ([`crate::useless_pushes`]), and the next pages are promised without these resources.
 //!
-//! A push that a request has taken is no miss, and later requests for its resource are others. Only
-//! the client can compare a request that waits with the response. If it refuses the response, it
-//! sends the request at once. So a request of other fields counts for a moment after such a head.
+//! A push that a request has taken is no miss, and later requests for its resource do not change
+//! that. Only the client can compare a waiting request with the response. If the client refuses the
+//! response, it sends the request at once. So a request with other fields counts as a miss for a
+//! moment after such a head.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,8 +26,8 @@ const MAX_PUSHES: usize = 128;
 /// The length of the longest page URL that is kept with a push.
 const MAX_PAGE_URL: usize = 1 << 10;
 
-/// The time after its head in which a request for the resource of a push counts as a miss: that for
-/// which a held head waits, and a round trip on the slowest path.
+/// The time after its head in which a request for the resource of a push counts as a miss. It
+/// covers the wait of a held head, and a round trip on the slowest path.
 const WATCH_PERIOD: Duration = Duration::from_secs(10);
 
 /// The same for a push for which a request waits already.

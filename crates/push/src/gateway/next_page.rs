@@ -214,8 +214,8 @@ impl Gateway {
         let _ = self.add_promise(id, &need, target, request);
     }
 
-    /// Returns the method of the push of a document, and its price. `None` if the browser can use
-    /// its copy, or if the client takes no such push.
+    /// Returns the method of the push of a document, and the price of the push. Returns `None` if
+    /// the browser can use its copy, or if the client takes no such push.
     fn next_method(&self, hash: u32) -> Option<(Method, f64)> {
         if self.cache.is_unpushable(hash) {
             return None;

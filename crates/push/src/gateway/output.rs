@@ -24,7 +24,8 @@ pub struct Config {
     pub hold_out: f64,
     /// The largest number of pushes that are fetched at a time.
     pub fetches: usize,
-    /// The largest number before the first heads have arrived. Each head adds two.
+    /// The largest number of pushes that are fetched at a time before the first heads have arrived.
+    /// Each head adds two.
     pub first_fetches: usize,
     /// The largest number of pushes without a report. No push is promised beyond it.
     pub unreported: usize,

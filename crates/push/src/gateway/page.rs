@@ -223,8 +223,8 @@ impl Page {
         }))
     }
 
-    /// Returns whether the page has caused a request, as far as its cookies show. It may have been
-    /// made before parts of the page set new ones.
+    /// Returns whether the page has caused a request, as far as its cookies show. The request may
+    /// precede new cookies that parts of the page set.
     pub(super) fn may_cause(&self, request: &RequestHead) -> bool {
         let cookies = cookies_of(&request.fields);
         let states = self.earlier_cookies.iter().chain([&self.cookies]);
@@ -408,7 +408,7 @@ impl Page {
     }
 
     /// Reads the strings of scripts that a document has. They may name resources that other users
-    /// needed. Returns whether there are any.
+    /// needed. Returns whether they name any.
     pub(super) fn expect_named(&mut self, strings: &[String], is_own: bool) -> bool {
         let document = self.initiator.as_deref().unwrap_or(&self.location);
         let is_inline = is_own && self.initiator.is_none();
@@ -542,8 +542,9 @@ impl Page {
         let mut request = fetch_standard::request_for(need, &page, script)?;
         let repeats_demand = redirected.is_some_and(|redirected| redirected.is_validated);
         if repeats_demand || self.validated.contains(&need.url) {
-            // The field of a request with the cache mode `no-cache`, as of a script or a reload
-            // (Fetch standard, section 4.6). A stored copy of the gateway serves no such request.
+            // Requests with the cache mode `no-cache` have this field, such as those of a reload
+            // and some of scripts (Fetch standard, section 4.6). A stored copy of the gateway
+            // serves none of them.
             request.fields.push("cache-control", "max-age=0");
         }
         if !own {

@@ -55,7 +55,7 @@ impl Siblings {
         }
     }
 
-    /// Returns whether the resource of a fetch is one of them.
+    /// Returns whether the resource of a fetch is one of these siblings.
     pub(super) fn contain(&self, fetch: &Fetch) -> bool {
         self.kind == fetch.purpose.kind() && *self.directory == *directory(&fetch.target.url)
     }

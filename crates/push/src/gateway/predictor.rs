@@ -1,9 +1,9 @@
 //! The interface of the predictor. It records each response, and returns the resources that other
 //! users needed with it.
 //!
-//! It is a trait that the caller passes in, because its list is needed at once: promises must leave
-//! before the current head. All sessions of a process share the predictor, so the core cannot own
-//! it.
+//! The predictor is a trait that the caller passes in, because its list is needed at once: promises
+//! must leave before the current head. All sessions of a process share the predictor, so the core
+//! cannot own it.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -93,9 +93,9 @@ pub trait Predictor {
     /// is the [`url_hash`](crate::wire::url_hash) of the URL.
     fn note_push(&mut self, _page: &str, _url: u32, _is_useless: bool) {}
 
-    /// Records whether a browser had no use for the resource of a page whose push or request it
-    /// was. The resources that visits to the page usually request are never counted as waste: the
-    /// browser may have had them in its cache.
+    /// Records whether a browser had no use for a push of `url` that was made for `page`. A request
+    /// of the browser for `url` counts as a use. The resources that visits to the page usually
+    /// request are never counted as waste: the browser may have had them in its cache.
     fn note_waste(&mut self, _page: &str, _url: &str, _is_wasted: bool) {}
 
     /// Returns the URL hashes of the resources of a page whose pushes were of no use of late.

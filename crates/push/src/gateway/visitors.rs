@@ -1,4 +1,4 @@
-//! The sites that the browser of a session may have visited before, and the signs for it.
+//! The sites that the browser of a session may have visited before, and the signs of such visits.
 //!
 //! A new session knows nothing about the browser's cache. The first page of a site gives signs,
 //! the strongest first:

@@ -1,3 +1,5 @@
+//! Tests of the needs that candidates of the predictor become, and of the lessons for it.
+
 use tandem_http::Scheme;
 
 use super::super::returning::Returning;
