@@ -36,7 +36,7 @@ fn referrer_policy_of_the_page_holds_for_pushes() {
         (Some("same-origin"), whole, None),
         (Some("unknown, strict-origin"), origin, origin),
         (Some("unsafe-url"), whole, whole),
-        // Two fields.
+        // The response has the field twice.
         (Some("no-referrer\nunsafe-url"), whole, whole),
     ] {
         let mut answer = html(body);

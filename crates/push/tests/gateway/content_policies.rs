@@ -470,7 +470,7 @@ fn needs_of_a_frame_obey_its_last_policy() {
     }
 }
 
-/// The browser still shows the last document then.
+/// After such a response, the browser still shows the last document.
 #[test]
 fn response_without_a_document_keeps_the_policies() {
     const SHEET: &str = "http://b.test/s.css";

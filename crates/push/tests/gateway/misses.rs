@@ -172,7 +172,7 @@ fn misses_of_two_users_change_no_push() {
     assert_eq!(found, [2; 6]);
 }
 
-/// The gateway then sends it fewer responses than it sends others.
+/// The gateway sends such a client fewer responses than it sends others.
 #[test]
 fn client_without_reports_teaches_no_misses() {
     for (reports, expected) in [(false, 4), (true, 3)] {
@@ -304,7 +304,7 @@ fn request_begins_a_fetch_that_waits_for_its_series() {
     assert_eq!(scene.paths(PromiseStream::Response(page)), ["/q.gif?9"]);
 }
 
-/// Such a client reports no request that waits, so no fetch would ever begin.
+/// A client without reports does not tell that a request waits, so no fetch would ever begin.
 #[test]
 fn series_of_a_client_without_reports_does_not_wait() {
     let body: String = (0..5).map(|at| format!("<img src=p.gif?{at}>")).collect();
@@ -345,7 +345,7 @@ fn failed_fetch_of_a_series_makes_room() {
     }
 }
 
-/// The second one waits for its turn behind the first.
+/// The second fetch of the series waits for its turn behind the first.
 #[test]
 fn own_request_in_a_series_makes_room() {
     let one_at_a_time = Config {

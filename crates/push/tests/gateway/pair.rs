@@ -150,8 +150,8 @@ impl Pair {
         pair
     }
 
-    /// Puts the client's half at the other end. `has_own_fields`: promises carry the fields of the
-    /// gateway's request, as in HTTP/2 and not in SPDY.
+    /// Puts the client's half at the other end. If `has_own_fields` is true, promises carry the
+    /// fields of the gateway's request, as in HTTP/2. In SPDY they do not.
     pub(crate) fn with_client(mut self, has_own_fields: bool) -> Self {
         self.client = Some(Client::new(has_own_fields, self.start));
         self
@@ -193,7 +193,7 @@ impl Pair {
             .expect("the gateway answered")
     }
 
-    /// Does the same with GET, for a time only.
+    /// Sends a browser's GET request as [`Self::browse`] does, and runs for a time only.
     pub(crate) fn browse_for(&mut self, time: Duration, url: &str, fields: &[(&str, &str)]) {
         let request = request(url, fields);
         let client = self.client.as_mut().expect("the scene has a client");
@@ -202,8 +202,8 @@ impl Pair {
         self.run_for(time);
     }
 
-    /// Does the same with GET. Returns the response and the URLs that origins received meanwhile,
-    /// in order of names.
+    /// Sends a browser's GET request as [`Self::browse`] does. Returns the response and the URLs
+    /// that origins received meanwhile, in order of names.
     pub(crate) fn get(&mut self, url: &str, fields: &[(&str, &str)]) -> (Reply, Vec<String>) {
         let reply = self.browse(Method::Get, url, fields);
         let mut urls: Vec<String> = self.take_asked().into_iter().map(|a| a.url).collect();

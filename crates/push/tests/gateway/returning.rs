@@ -228,7 +228,7 @@ fn claims_of_old_resources_release_the_others() {
     assert_eq!(old, 4, "one claim, which speaks for the new ones as well");
 }
 
-/// It may be a new one, and claims the resources at the front of the page first.
+/// Such a browser may be a new one, and claims the resources at the front of the page first.
 #[test]
 fn claims_of_a_browser_without_signs_release_all() {
     for new_for in [None, Some(DAY)] {
