@@ -39,7 +39,12 @@ pub fn run(
     let setup = &experiment.setups[trial.setup];
     let site = site(experiment, &conditions, setup)?;
     let read_trace = |name: &str| experiment.trace(name);
-    let seed = seed(experiment, trial);
+    let pass = if experiment.same_seed {
+        0
+    } else {
+        trial.pass as u64
+    };
+    let seed = link_seed(experiment.seed, pass, &conditions.page);
     let capture = trace_file(context, setup, trial, "pcap");
     let mut network = TrialNetwork::set_up(context, &conditions, &read_trace, seed, capture)?;
     let origin = match site.scheme() {
@@ -123,15 +128,18 @@ fn record(setup: &Setup, trial: &Trial, began: Instant, outcome: Outcome) -> Rec
     }
 }
 
-/// The same packets are lost in every set-up of a pass; others in the next, unless all passes are
-/// to be alike.
-const fn seed(experiment: &Experiment, trial: &Trial) -> u64 {
-    let pass = if experiment.same_seed {
-        0
-    } else {
-        trial.pass as u64
-    };
-    experiment.seed.wrapping_mul(1009).wrapping_add(pass)
+/// Returns the seed of a trial's link. It is the same for all set-ups and conditions of a page and
+/// pass.
+///
+/// The name of the page is part of it. Otherwise, all pages would lose the same packets of a
+/// handshake or a warm-up, and their median would be that of a single sample.
+fn link_seed(seed: u64, pass: u64, page: &str) -> u64 {
+    let name = page.rsplit('/').next().unwrap_or(page);
+    // FNV-1a.
+    let page = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    seed.wrapping_mul(1009).wrapping_add(pass) ^ page
 }
 
 fn site(
@@ -377,6 +385,19 @@ mod tests {
                 .to_string()
                 .contains("push_bytes_received")
         );
+    }
+
+    #[test]
+    fn seed_of_a_link_depends_on_pass_and_page() {
+        let seed = link_seed(1, 0, "pages/essay.json");
+        assert_eq!(seed, link_seed(1, 0, "/elsewhere/essay.json"));
+        for other in [
+            link_seed(1, 0, "pages/shop.json"),
+            link_seed(1, 1, "pages/essay.json"),
+            link_seed(2, 0, "pages/essay.json"),
+        ] {
+            assert_ne!(seed, other);
+        }
     }
 
     #[test]

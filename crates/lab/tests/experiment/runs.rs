@@ -196,7 +196,8 @@ fn repeated_passes_are_alike_and_their_spread_is_said() {
     let html = std::fs::read_to_string(out.join("report.html")).expect("a report");
     well_formed(&html);
     assert!(
-        html.contains("How far passes differ") && html.contains("All passes have one seed"),
+        html.contains("How far passes differ")
+            && html.contains("All passes of a page have one seed"),
         "{html}"
     );
 }

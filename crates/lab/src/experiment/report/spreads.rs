@@ -44,9 +44,9 @@ impl ExperimentReport<'_> {
         };
         let mut out = String::from("<h2>How far passes differ</h2>\n");
         let seeds = if self.experiment.same_seed {
-            "All passes have one seed: each loses the same packets, as long as it sends the same packets."
+            "All passes of a page have one seed: each loses the same packets, as long as it sends the same packets."
         } else {
-            "Each pass has a different seed, so that different packets are lost."
+            "Each pass and page has a different seed, so that different packets are lost."
         };
         let _ = writeln!(
             out,
