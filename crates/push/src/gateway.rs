@@ -89,6 +89,7 @@ mod stale_pages;
 mod static_urls;
 mod table;
 mod viewed_page;
+mod visit_transfers;
 mod visitors;
 mod visits;
 

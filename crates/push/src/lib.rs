@@ -22,6 +22,7 @@
 //! - [`next_pages`]: the documents that visitors of a page ask for next.
 //! - [`scripts`]: the requests that scripts make for data.
 //! - [`site`]: the comparison of sites.
+//! - [`transfers`]: the resources that the visits to a page transfer.
 //! - [`useless_pushes`]: the resources whose pushes were of no use.
 //! - [`gateway`]: the state machine of one session at the gateway.
 //! - [`client`]: the state machine of one session at the client.
@@ -44,6 +45,7 @@ pub mod next_pages;
 pub mod response_rules;
 pub mod scripts;
 pub mod site;
+pub mod transfers;
 mod url;
 pub mod useless_pushes;
 pub mod wire;

@@ -25,6 +25,7 @@ use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::likely_budget::LikelyBudget;
 use tandem_push::next_pages::{NextPage, NextTable};
 use tandem_push::scripts::{DataFields, ScriptTable};
+use tandem_push::transfers::TransferTable;
 use tandem_push::useless_pushes::UselessTable;
 
 use crate::files::{beside, replace_private, without_links};
@@ -115,6 +116,9 @@ pub struct Learned {
     /// The targets of redirects, by the secret hashes of browsers and URLs. It stays empty in the
     /// same case.
     known_redirects: Mutex<KnownRedirects>,
+    /// The transfers of visits, by the secret hashes of browsers and pages. It stays empty in the
+    /// same case.
+    transfers: Mutex<TransferTable>,
     /// The budget of pushes that wait for no claim. It stays untouched in the same case.
     likely_budget: Mutex<LikelyBudget>,
     began: Instant,
@@ -171,6 +175,7 @@ impl Learned {
             wasted_pushes: Mutex::new(UselessTable::of_waste()),
             asked_hosts: Mutex::default(),
             known_redirects: Mutex::default(),
+            transfers: Mutex::default(),
             likely_budget: Mutex::default(),
             began,
             file,

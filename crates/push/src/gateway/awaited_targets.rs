@@ -5,14 +5,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::fetch::PushTarget;
+use super::visit_transfers::VisitTransfers;
 
-/// The targets of redirects of a session.
+/// The targets of redirects of a session, and its visits.
 #[derive(Default)]
 pub(super) struct KnownTargets {
     /// The redirect that was looked up last, until its page handles it.
     pub(super) looked_up: Option<LookedUp>,
     /// The redirects whose targets the browser is expected to request.
     pub(super) awaited: VecDeque<AwaitedTarget>,
+    /// The last visits.
+    pub(super) visits: VisitTransfers,
 }
 
 impl KnownTargets {

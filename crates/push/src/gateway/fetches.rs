@@ -102,7 +102,7 @@ impl Gateway {
             return Err(PushError::Forbidden);
         };
         let mut predictor = predictor;
-        let of_target = self.look_pushed_target_up(id, head, predictor.as_deref_mut());
+        let of_target = self.look_pushed_target_up(now, id, head, predictor.as_deref_mut());
         let reuse = self.note_fetched(now, id, head, delivery, predictor);
         if head.status == 200 {
             let reuse = self.evident_reuse(now, id, head, reuse);

@@ -6,6 +6,7 @@
 //! and the fields that show the browser.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::{Need, split};
@@ -15,6 +16,7 @@ use super::fetch::PushTarget;
 use super::predictor::{Learned, Predictor};
 use super::session::Gateway;
 use super::table::{FetchId, PageId};
+use crate::cookies::CookieChanges;
 use crate::fetch_standard::{has_metadata, is_navigation, is_repeatable};
 use crate::response_rules::{is_redirect, redirect_target};
 use crate::url::is_same_origin;
@@ -24,16 +26,37 @@ use crate::wire::RequestHashes;
 const MAX_AWAITED: usize = 16;
 
 /// Returns the target of a redirect whose request the gateway may predict: it is of another origin,
-/// and the redirect sets no cookie.
-fn predictable_target(url: &str, request: &RequestHead, head: &ResponseHead) -> Option<Need> {
-    let is_plain = is_navigation(request)
-        && is_repeatable(&request.fields)
-        && !has_metadata(&request.fields)
-        && !head.fields.contains("set-cookie");
+/// and carries no cookie that the redirect sets.
+fn predictable_target(
+    url: &str,
+    request: &RequestHead,
+    head: &ResponseHead,
+    unix_time: u64,
+) -> Option<Need> {
+    let is_plain =
+        is_navigation(request) && is_repeatable(&request.fields) && !has_metadata(&request.fields);
     let target = redirect_target(url, head).filter(|_| is_plain)?;
     let (scheme, ..) = split(&target.url)?;
     let is_other = scheme == request.scheme.as_str() && !is_same_origin(url, &target.url);
-    is_other.then_some(target)
+    let gets_no_cookie = || gets_no_new_cookie(request, head, &target.url, unix_time);
+    (is_other && gets_no_cookie()).then_some(target)
+}
+
+/// Returns whether the request for the target of a redirect carries none of the cookies that the
+/// redirect sets.
+fn gets_no_new_cookie(
+    request: &RequestHead,
+    head: &ResponseHead,
+    target: &str,
+    unix_time: u64,
+) -> bool {
+    let Some((_, authority, path)) = split(target) else {
+        return false;
+    };
+    let target = RequestHead::get(request.scheme, authority, path);
+    !head.fields.contains("set-cookie")
+        || CookieChanges::of(request, head, unix_time)
+            .is_some_and(|changes| !changes.concern(&target))
 }
 
 impl Gateway {
@@ -41,6 +64,7 @@ impl Gateway {
     /// request for it, the redirect is followed. The needs of the target are returned.
     pub(super) fn look_target_up(
         &mut self,
+        now: Instant,
         url: &Arc<str>,
         request: &RequestHead,
         head: &ResponseHead,
@@ -49,7 +73,7 @@ impl Gateway {
         if !predictor.serves_one_user() {
             return None;
         }
-        let target = predictable_target(url, request, head)?;
+        let target = predictable_target(url, request, head, self.clock.unix_time(now))?;
         let browser = RequestHashes::of(&request.fields).browser();
         let is_known = predictor.leads_to(browser, url, &target.url);
         let learned = is_known.then(|| Learned::of_page(predictor, browser, &target.url));
@@ -61,10 +85,17 @@ impl Gateway {
         learned
     }
 
+    /// Returns whether the target of a redirect was looked up just now.
+    pub(super) fn has_looked_up(&self, redirect: &str, target: &str) -> bool {
+        let looked_up = self.targets.as_ref().and_then(|it| it.looked_up.as_ref());
+        looked_up.is_some_and(|it| *it.redirect == *redirect && it.target == target)
+    }
+
     /// Looks up the target of a push that is a redirect of its page, as [`Self::look_target_up`]
     /// does. Returns the page as well, which then knows the hosts of the target.
     pub(super) fn look_pushed_target_up(
         &mut self,
+        now: Instant,
         id: FetchId,
         head: &ResponseHead,
         predictor: Option<&mut (dyn Predictor + '_)>,
@@ -72,7 +103,12 @@ impl Gateway {
         let fetch = self.fetches.get(id).filter(|_| is_redirect(head))?;
         let (page, url) = (fetch.page, Arc::clone(&fetch.target.url));
         let request = fetch.request.clone().filter(|_| self.is_redirected(id))?;
-        let mut learned = self.look_target_up(&url, &request, head, &*predictor?)?;
+        if let (Some(page), Some(targets)) = (self.pages.get(page), &mut self.targets) {
+            targets.visits.follow(page.url(), &url, head);
+        }
+        // The browser has no cookie of a push that it has not taken.
+        let request = Some(request).filter(|_| !head.fields.contains("set-cookie"))?;
+        let mut learned = self.look_target_up(now, &url, &request, head, &*predictor?)?;
         let record = self.pages.get_mut(page)?;
         record
             .asked_hosts
@@ -144,6 +180,18 @@ impl Gateway {
         }) = targets.take(is_of)
         {
             predictor.note_redirect(target.asked.browser(), &redirect, &target.url, is_asked);
+        }
+    }
+
+    /// Notes that the browser has got the body of a resource of a visit.
+    pub(super) fn note_transfer(
+        &self,
+        hash: u32,
+        referrer: Option<&str>,
+        predictor: &mut dyn Predictor,
+    ) {
+        if let Some(targets) = &self.targets {
+            targets.visits.note(hash, referrer, predictor);
         }
     }
 }

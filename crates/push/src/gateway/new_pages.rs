@@ -55,7 +55,9 @@ impl Gateway {
         // One user's browser requests the target of its own request at once, as a page of its own.
         let is_left = self.config.audience.leaves_redirects() && is_navigation(&request);
         let target = redirect_target(&url, head).filter(|target| {
-            !is_left && self.knows_cookies_of_target(now, &request, head, &target.url)
+            let is_predictable = self.has_looked_up(&url, &target.url);
+            let knows_cookies = || self.knows_cookies_of_target(now, &request, head, &target.url);
+            !is_left && (is_predictable || knows_cookies())
         });
         let is_page = readable && DocumentReader::is_html(head);
         let is_bodiless = head.status == 304 || target.is_some();

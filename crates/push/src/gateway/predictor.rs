@@ -24,6 +24,7 @@ use crate::fetch_standard::{
 use crate::next_pages::NextPage;
 use crate::response_rules::{CopyLifetime, depends_on_user};
 use crate::scripts::DataFields;
+use crate::transfers::{KnownTransfers, LIKELY};
 use crate::wire::{RequestHashes, url_hash_of};
 
 /// A predictor of the resources that pages need. One value stands for one session.
@@ -143,18 +144,28 @@ pub trait Predictor {
         false
     }
 
+    /// Records that a browser visits a page that its user has not come from, if all sessions belong
+    /// to one user. Returns the number of the visit.
+    fn begin_transfers(&mut self, _browser: u32, _page: &str) -> u32 {
+        0
+    }
+
+    /// Records that such a visit has transferred a resource. `url` is the
+    /// [`url_hash`](crate::wire::url_hash) of its URL.
+    fn note_transfer(&mut self, _browser: u32, _page: &str, _visit: u32, _url: u32) {}
+
+    /// Returns the resources that a visit to a page is likely and unlikely to transfer. See
+    /// [`TransferTable`](crate::transfers::TransferTable).
+    fn transfers(&self, _browser: u32, _page: &str) -> KnownTransfers {
+        KnownTransfers::default()
+    }
+
     /// Returns whether the browser's request for the target of a redirect is known. See
     /// [`KnownRedirects`](crate::known_redirects::KnownRedirects).
     fn leads_to(&self, _browser: u32, _redirect: &str, _target: &str) -> bool {
         false
     }
 }
-
-/// The least probability of a transfer at which a resource is sent to a browser that shows no
-/// earlier visit. By the rule of succession, four visits with empty caches give 5/6. Visits to
-/// other pages count too, so a new page may reach it after its first visit. It counts at a gateway
-/// with one user only: visits of other users say less about a cache.
-const LIKELY: f64 = 0.83;
 
 /// The resources that other users needed.
 #[derive(Default)]
@@ -323,6 +334,15 @@ impl Learned {
             learned.add(predictor, candidate);
         }
         learned
+    }
+
+    /// Adds the knowledge of visits to the page. It is better than the probabilities of the
+    /// predictor, to which visits to other pages contribute.
+    pub(super) fn note_transfers(&mut self, known: KnownTransfers, permits_likely: bool) {
+        self.likely.retain(|hash| !known.unlikely.contains(hash));
+        if permits_likely {
+            self.likely.extend(known.likely);
+        }
     }
 
     /// Adds the needs of the page to which a redirect leads.

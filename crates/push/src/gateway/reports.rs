@@ -120,9 +120,17 @@ impl Gateway {
             let mut visits = visits.lock();
             visits.note_fate(&push.page_url, &push.url, is_used);
         }
+        if !push.is_part
+            && let Some(targets) = &mut self.targets
+        {
+            targets.visits.take_document(hash);
+        }
         let Some(predictor) = predictor else {
             return;
         };
+        if push.is_part && !push.is_check && matches!(fate, Fate::Used | Fate::Late) {
+            self.note_transfer(hash, Some(&push.page_url), predictor);
+        }
         if fate != Fate::Cancelled && !push.is_check {
             self.note_target_fate(hash, fate != Fate::Wasted, predictor);
         }

@@ -21,6 +21,7 @@ use super::visitors::visited_site;
 use crate::fetch_standard::{is_framed, is_navigation, is_prefetch, is_revalidation};
 use crate::hints::names_resources;
 use crate::response_rules::{CopyLifetime, KeptCopy, copy_lifetime, is_redirect};
+use crate::transfers::KnownTransfers;
 use crate::url::{request_authority, request_url};
 use crate::wire::{RequestHashes, url_hash, url_hash_of};
 
@@ -170,6 +171,12 @@ impl Gateway {
         }
         if let Some(predictor) = predictor.as_deref_mut() {
             self.compare_with_target(hash, &request, predictor);
+            let is_whole = matches!(head.status, 200 | 204);
+            if takes_pushes && is_whole && !is_navigation(&request) {
+                let referrer = request.fields.get("referer");
+                let referrer = referrer.and_then(|referrer| std::str::from_utf8(referrer).ok());
+                self.note_transfer(hash, referrer, predictor);
+            }
         }
         let answer = Answer {
             id,
@@ -276,7 +283,11 @@ impl Gateway {
             let browser = RequestHashes::of(&request.fields).browser();
             learned.hosts = predictor.asked_hosts(browser, url);
         }
-        if let Some(of_target) = self.look_target_up(url, request, head, predictor) {
+        if predictor.serves_one_user() && is_navigation(request) {
+            let known = self.note_document(now, answer, url, head, predictor);
+            learned.note_transfers(known, predictor.permits_likely());
+        }
+        if let Some(of_target) = self.look_target_up(now, url, request, head, predictor) {
             learned.append(of_target);
         }
         if self.companion.takes_checks() && is_navigation(request) {
@@ -284,6 +295,24 @@ impl Gateway {
             returning.add_learned(predictor, &learned);
         }
         (learned, returning)
+    }
+
+    /// Records a document of a visit, if all sessions belong to one user. Returns the knowledge of
+    /// earlier visits.
+    fn note_document(
+        &mut self,
+        now: Instant,
+        answer: &Answer<'_>,
+        url: &Arc<str>,
+        head: &ResponseHead,
+        predictor: &mut dyn Predictor,
+    ) -> KnownTransfers {
+        let (request, hash) = (answer.request, answer.hash);
+        if is_prefetch(request) || self.is_frame(now, request) {
+            return KnownTransfers::default();
+        }
+        let targets = self.targets.get_or_insert_default();
+        targets.visits.visit(url, hash, request, head, predictor)
     }
 
     /// Returns the events of a response that matter now. Promises may precede its head.

@@ -135,7 +135,8 @@ pub struct Gateway {
     pub(super) unreported: HashMap<u32, Unreported>,
     pub(super) companion: Companion,
     pub(super) hosts: ForeignHosts,
-    /// The targets of redirects to other origins, once there are any.
+    /// The targets of redirects to other origins, and the transfers of visits, once there are any.
+    /// They stay `None` at a gateway with several users.
     pub(super) targets: Option<Box<KnownTargets>>,
     pub(super) likely: LikelyPushes,
     /// The list of hosts for which the client opens HTTPS; `None` before it has sent a list.

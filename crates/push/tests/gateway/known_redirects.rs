@@ -66,7 +66,7 @@ fn redirect_is_followed_after_three_visits() {
 
 #[test]
 fn redirect_whose_request_is_not_known_is_left() {
-    let sets = redirect(TARGET).with("set-cookie", "a=1");
+    let sets = redirect(TARGET).with("set-cookie", "a=1; Domain=a.test");
     let metadata: Vec<_> = [
         ("sec-fetch-dest", "document"),
         ("sec-fetch-mode", "navigate"),
@@ -83,6 +83,16 @@ fn redirect_whose_request_is_not_known_is_left() {
     ] {
         let followed = followed(&mut Needs::default(), start, fields, of_target);
         assert_eq!(followed, [0; 0], "{fields:?} {of_target:?}");
+    }
+}
+
+/// A cookie that the redirect sets for its own host is no part of the request for the target.
+#[test]
+fn redirect_with_a_cookie_for_its_own_host_is_followed() {
+    for cookie in ["a=1", "a=1; Path=/; Secure", "a=1; Domain=b.test"] {
+        let start = redirect(TARGET).with("set-cookie", cookie);
+        let followed = followed(&mut Needs::default(), start, NAVIGATION, NAVIGATION);
+        assert_eq!(followed, [4, 5], "{cookie}");
     }
 }
 

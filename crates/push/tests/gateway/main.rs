@@ -38,6 +38,7 @@ mod scene;
 mod scripts;
 mod second_visits;
 mod stale_pages;
+mod transfers;
 
 use origin::{Page, page};
 use pair::Asked;

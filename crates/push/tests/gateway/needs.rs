@@ -12,6 +12,7 @@ use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::likely_budget::LikelyBudget;
 use tandem_push::next_pages::NextPage;
 use tandem_push::scripts::{DataFields, ScriptTable};
+use tandem_push::transfers::{KnownTransfers, TransferTable};
 use tandem_push::useless_pushes::{Outcome, UselessTable};
 use tandem_push::wire::url_hash;
 
@@ -52,6 +53,7 @@ pub(crate) struct Needs {
     pub(crate) asked_hosts: Vec<&'static str>,
     redirects: KnownRedirects,
     pub(crate) likely_budget: LikelyBudget,
+    transfers: TransferTable,
     /// True if the gateway has several users.
     pub(crate) is_shared: bool,
     /// The URLs of pushes with the types of their responses.
@@ -255,6 +257,18 @@ impl Predictor for Needs {
     fn note_redirect(&mut self, _: u32, redirect: &str, target: &str, is_known: bool) {
         self.redirects
             .note(number(redirect), number(target), is_known);
+    }
+
+    fn begin_transfers(&mut self, _: u32, page: &str) -> u32 {
+        self.transfers.begin_visit(number(page))
+    }
+
+    fn note_transfer(&mut self, _: u32, page: &str, visit: u32, url: u32) {
+        self.transfers.note(number(page), visit, url);
+    }
+
+    fn transfers(&self, _: u32, page: &str) -> KnownTransfers {
+        self.transfers.of(number(page))
     }
 
     fn permits_likely(&self) -> bool {

@@ -11,6 +11,7 @@ use tandem_push::asked_hosts::AskedHosts;
 use tandem_push::gateway::Counts;
 use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::likely_budget::LikelyBudget;
+use tandem_push::transfers::{KnownTransfers, TransferTable};
 use tandem_push::useless_pushes::{Outcome, UselessTable};
 use tandem_push::wire::url_hash_of;
 
@@ -123,6 +124,35 @@ impl Learned {
     pub fn leads_to(&self, browser: u32, redirect: &str, target: &str) -> bool {
         let [redirect, target] = [redirect, target].map(|url| self.number(browser, url));
         self.redirect_table().leads_to(redirect, target)
+    }
+
+    /// Notes that a browser visits a page, if all sessions are of one user. Returns the number of
+    /// the visit.
+    pub fn begin_transfers(&self, browser: u32, page: &str) -> u32 {
+        match self.serves_one_user() {
+            true => self
+                .transfer_table()
+                .begin_visit(self.number(browser, page)),
+            false => 0,
+        }
+    }
+
+    /// Notes that such a visit has transferred a resource. `url` is the hash of its URL.
+    pub fn note_transfer(&self, browser: u32, page: &str, visit: u32, url: u32) {
+        if self.serves_one_user() {
+            let page = self.number(browser, page);
+            self.transfer_table().note(page, visit, url);
+        }
+    }
+
+    /// Returns the resources that the next visit is likely and unlikely to transfer.
+    pub fn transfers(&self, browser: u32, page: &str) -> KnownTransfers {
+        self.transfer_table().of(self.number(browser, page))
+    }
+
+    fn transfer_table(&self) -> MutexGuard<'_, TransferTable> {
+        let transfers = self.transfers.lock();
+        transfers.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes the counts of a session's pushes.

@@ -8,6 +8,7 @@ use tandem_predict::{Candidate, Exchange, Worth};
 use tandem_push::gateway::{CopyLifetime, Predictor};
 use tandem_push::next_pages::NextPage;
 use tandem_push::scripts::DataFields;
+use tandem_push::transfers::KnownTransfers;
 
 use crate::learned::Learned;
 use crate::path_speed::{Measure, PathSpeed};
@@ -140,6 +141,18 @@ impl Predictor for SessionPredictor<'_> {
     fn note_redirect(&mut self, browser: u32, redirect: &str, target: &str, is_known: bool) {
         self.learned
             .note_redirect(browser, redirect, target, is_known);
+    }
+
+    fn begin_transfers(&mut self, browser: u32, page: &str) -> u32 {
+        self.learned.begin_transfers(browser, page)
+    }
+
+    fn note_transfer(&mut self, browser: u32, page: &str, visit: u32, url: u32) {
+        self.learned.note_transfer(browser, page, visit, url);
+    }
+
+    fn transfers(&self, browser: u32, page: &str) -> KnownTransfers {
+        self.learned.transfers(browser, page)
     }
 
     fn permits_likely(&self) -> bool {
