@@ -25,13 +25,13 @@ const LOADED: Duration = Duration::from_secs(1);
 /// The browser of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Browser {
-    /// Its cache is empty, so that it transfers all images.
+    /// A browser with an empty cache, which transfers all images.
     Empty,
-    /// Its cache has the images.
+    /// A browser whose cache has the images.
     Full,
-    /// Its cache has copies that it validates.
+    /// A browser with copies that it validates.
     Validating,
-    /// It does not follow the redirect.
+    /// A browser that does not follow the redirect.
     Leaving,
 }
 
@@ -100,13 +100,13 @@ fn early(start: &Page, browsers: &[Browser]) -> Vec<usize> {
 }
 
 #[test]
-fn resources_behind_a_redirect_wait_for_no_claim_after_four_transfers() {
+fn four_visits_free_resources_behind_a_redirect() {
     let leads_on = redirect(TARGET);
     assert_eq!(early(&leads_on, &[Empty; 6]), [0, 0, 0, 0, 3, 3]);
 }
 
 #[test]
-fn resources_of_a_page_wait_for_no_claim_after_four_transfers() {
+fn four_visits_free_resources_of_a_page() {
     assert_eq!(early(&target(), &[Empty; 6]), [0, 0, 0, 0, 3, 3]);
 }
 
@@ -131,7 +131,7 @@ fn full_cache_gets_resources_behind_a_redirect_once() {
 
 /// The gateway does not know the fields of the request for the target, and so leaves it.
 #[test]
-fn target_that_the_browser_requests_belongs_to_the_visit() {
+fn requested_target_belongs_to_the_visit() {
     let of_start = [NAVIGATION[0], ("user-agent", "x")];
     let (mut needs, start) = (Needs::default(), redirect(TARGET));
     for (browser, expected) in [(Empty, [0, 0, 0, 0, 3]), (Full, [3, 0, 0, 0, 0])] {

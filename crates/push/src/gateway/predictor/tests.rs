@@ -246,3 +246,19 @@ fn response_is_recorded_with_its_circumstances() {
     assert_eq!(recorder.browsers, ["true Some(\"b\") Some(\"*/*\")"; 2]);
     assert_eq!(recorder.referrers, ["http://a/x http://a/s.css"; 2]);
 }
+
+#[test]
+fn visits_to_the_page_outweigh_the_predictor() {
+    for (permits_likely, expected) in [(true, vec![1, 3]), (false, vec![1])] {
+        let mut learned = Learned {
+            likely: vec![1, 2],
+            ..Learned::default()
+        };
+        let known = KnownTransfers {
+            likely: vec![3],
+            unlikely: vec![2],
+        };
+        learned.note_transfers(known, permits_likely);
+        assert_eq!(learned.likely, expected);
+    }
+}
