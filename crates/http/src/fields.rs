@@ -11,6 +11,9 @@ use std::fmt;
 pub struct Fields {
     text: Vec<u8>,
     index: Vec<FieldEntry>,
+    /// The [bits](bit_of) of the names. Most names that are asked for are absent, and their bits
+    /// usually show that.
+    names: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -32,12 +35,26 @@ pub struct Field<'a> {
     pub sensitive: bool,
 }
 
+/// Returns the bit of a name, whose case does not count.
+#[inline]
+const fn bit_of(name: &[u8]) -> u64 {
+    let (first, last) = match name {
+        [] => (0, 0),
+        [only] => (*only, *only),
+        [first, .., last] => (*first, *last),
+    };
+    // These factors separate the usual names from those that are asked for.
+    let (first, last) = ((first | 0x20) as usize * 61, (last | 0x20) as usize * 42);
+    1 << ((name.len() + first + last) % 64)
+}
+
 impl Fields {
     /// An empty list; allocates nothing.
     pub const fn new() -> Self {
         Self {
             text: Vec::new(),
             index: Vec::new(),
+            names: 0,
         }
     }
 
@@ -46,6 +63,7 @@ impl Fields {
         Self {
             text: Vec::with_capacity(bytes),
             index: Vec::with_capacity(fields),
+            names: 0,
         }
     }
 
@@ -83,6 +101,7 @@ impl Fields {
         let name_length = u16::try_from(name.len()).expect("a name within the codecs' limits");
         let at = u32::try_from(self.text.len()).expect("fields of less than 4 GiB");
         let value_length = u32::try_from(value.len()).expect("a value of less than 4 GiB");
+        self.names |= bit_of(name);
         self.text.reserve(name.len() + value.len());
         self.text.extend_from_slice(name);
         self.text.extend_from_slice(value);
@@ -109,12 +128,28 @@ impl Fields {
     }
 
     /// The first value of `name` (lower case).
+    #[inline]
     pub fn get(&self, name: impl AsRef<[u8]>) -> Option<&[u8]> {
-        self.values(name.as_ref()).next()
+        let name = name.as_ref();
+        match self.may_contain(name) {
+            true => self.values(name).next(),
+            false => None,
+        }
+    }
+
+    /// Returns false if no field has this name. Inlined, it costs a few instructions for a constant
+    /// name.
+    #[inline]
+    const fn may_contain(&self, name: &[u8]) -> bool {
+        self.names & bit_of(name) != 0
     }
 
     fn values<'a>(&'a self, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
-        self.index
+        let index = match self.may_contain(name) {
+            true => &self.index[..],
+            false => &[],
+        };
+        index
             .iter()
             .filter(|entry| usize::from(entry.name) == name.len())
             .map(|entry| self.field(entry))
@@ -128,6 +163,7 @@ impl Fields {
     }
 
     /// Returns true if a field of this (lower-case) name is present.
+    #[inline]
     pub fn contains(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
@@ -144,9 +180,7 @@ impl Fields {
 
     /// Keeps only the fields for which `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(Field<'_>) -> bool) {
-        let text = std::mem::take(&mut self.text);
-        let index = std::mem::take(&mut self.index);
-        let old = Self { text, index };
+        let old = std::mem::take(self);
         if old.iter().all(&mut keep) {
             *self = old;
             return;
@@ -250,6 +284,37 @@ mod tests {
     #[should_panic(expected = "a name within the codecs' limits")]
     fn name_whose_length_does_not_fit_panics() {
         Fields::new().push(vec![b'a'; (1 << 16) + 3], "value");
+    }
+
+    #[test]
+    fn fields_are_found_by_any_name_that_they_have() {
+        let names: Vec<String> = (0..400)
+            .map(|number| format!("{}-{number}", "x".repeat(number % 7)))
+            .collect();
+        let mut fields: Fields = names
+            .iter()
+            .map(|name| (name.to_uppercase(), "1"))
+            .collect();
+        assert!(names.iter().all(|name| fields.contains(name)));
+        assert!(!fields.contains("x-400") && fields.get("").is_none());
+        fields.retain(|field| field.name.ends_with(b"7"));
+        for name in &names {
+            let is_kept = name.ends_with('7');
+            assert_eq!(fields.contains(name), is_kept, "{name}");
+            assert_eq!(fields.get_all(name).count(), usize::from(is_kept));
+        }
+        fields.push("", "2");
+        assert!(fields.contains(""), "a name without bytes");
+    }
+
+    #[test]
+    fn removed_names_leave_no_bit() {
+        let mut fields: Fields = [("vary", "a"), ("etag", "b")].into_iter().collect();
+        let both = fields.names;
+        assert!(fields.remove("vary"));
+        assert_eq!(fields.names, bit_of(b"etag"));
+        assert_eq!(both, bit_of(b"etag") | bit_of(b"vary"));
+        assert_eq!(both.count_ones(), 2);
     }
 
     #[test]
