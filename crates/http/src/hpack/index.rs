@@ -13,8 +13,11 @@ use super::table::{ENTRY_OVERHEAD, Table};
 const SHORT_COOKIE: usize = 20;
 /// Chains of dynamic entries by hash of name.
 const BUCKETS: usize = 64;
-/// Hashes of fields that were seen but not indexed, two in each slot.
+/// Hashes of fields that were seen but not indexed.
 const SEEN: usize = 64;
+/// The number of these hashes in each slot. It exceeds the number of fields of a response that
+/// vary, so that they cannot displace each other for ever.
+const SEEN_IN_SLOT: usize = 4;
 
 /// The known behaviour of a static name.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,10 +54,9 @@ pub(crate) struct Index {
     /// Number that the next entry gets, from 1 (wrapping). The table never holds so many entries
     /// that a number comes twice.
     next: u16,
-    /// A part of the hashes of the last two fields in each slot, newest first. If fields agree in
-    /// it, one of them is indexed too early. With one place in a slot, two fields of each response
-    /// could displace each other for ever.
-    seen: Vec<[u16; 2]>,
+    /// A part of the hashes of the last fields in each slot, newest first. If fields agree in it,
+    /// one of them is indexed too early.
+    seen: Vec<[u16; SEEN_IN_SLOT]>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +118,25 @@ impl Index {
         &mut self.links[place]
     }
 
+    /// Returns the number of the entry at `age`.
+    pub(crate) const fn number(&self, age: usize) -> u16 {
+        self.next.wrapping_sub(1).wrapping_sub(age as u16)
+    }
+
+    /// Returns the age of the entry with a [number](Self::number), which counts as used, if it has
+    /// this name and value.
+    pub(crate) fn reuse(&mut self, number: u16, name: &[u8], value: &[u8]) -> Option<usize> {
+        let age = usize::from(self.next.wrapping_sub(number).wrapping_sub(1));
+        // Values differ more often than names.
+        let is_equal =
+            |(known_name, known_value): (&[u8], &[u8])| known_value == value && known_name == name;
+        if !self.table.get(age).is_some_and(is_equal) {
+            return None;
+        }
+        self.link(age).used = true;
+        Some(age)
+    }
+
     /// Returns the entries for a field.
     pub(crate) fn find(&self, name: &[u8], value: &[u8], name_hash: u32) -> Entries {
         let mut entries = Entries {
@@ -163,15 +184,16 @@ impl Index {
             return true;
         }
         if self.seen.is_empty() {
-            self.seen = vec![[0; 2]; SEEN / 2];
+            self.seen = vec![[0; SEEN_IN_SLOT]; SEEN / SEEN_IN_SLOT];
         }
         let field_hash = mix(name_hash, hash(value));
-        let slot = &mut self.seen[field_hash as usize % (SEEN / 2)];
+        let slot = &mut self.seen[field_hash as usize % (SEEN / SEEN_IN_SLOT)];
         let part = (field_hash >> 16) as u16;
         if slot.contains(&part) {
             return true;
         }
-        *slot = [part, slot[0]];
+        slot.rotate_right(1);
+        slot[0] = part;
         false
     }
 
@@ -328,15 +350,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn index_remembers_two_fields_that_take_turns() {
-        for number in 0..500 {
+    fn index_remembers_fields_that_take_turns() {
+        let slot_of = |value: &String| {
+            let field_hash = mix(hash(b"etag"), hash(value.as_bytes()));
+            field_hash as usize % (SEEN / SEEN_IN_SLOT)
+        };
+        for slot in 0..SEEN / SEEN_IN_SLOT {
             let mut index = Index::new(4096);
-            let values = [number, number + 1].map(|number| format!("value {number}"));
-            let mut is_worth = |value: &String| {
-                index.is_worth_inserting(Habit::Varies, hash(b"etag"), b"etag", value.as_bytes())
-            };
-            assert_eq!(values.each_ref().map(&mut is_worth), [false; 2]);
-            assert_eq!(values.each_ref().map(is_worth), [true; 2], "{number}");
+            let values = (0..).map(|number| format!("value {number}"));
+            let of_slot = values.filter(|value| slot_of(value) == slot);
+            let values: Vec<String> = of_slot.take(4).collect();
+            for is_known in [false, true] {
+                for value in &values {
+                    let is_worth = index.is_worth_inserting(
+                        Habit::Varies,
+                        hash(b"etag"),
+                        b"etag",
+                        value.as_bytes(),
+                    );
+                    assert_eq!(is_worth, is_known, "{value}");
+                }
+            }
         }
     }
 }

@@ -1,12 +1,17 @@
 //! Integers with an N-bit prefix (RFC 7541 section 5.1).
 
 /// Appends `value` with a prefix of `bits` bits; `pattern` fills the bits above the prefix.
+#[inline]
 pub(crate) fn encode(out: &mut Vec<u8>, pattern: u8, bits: u8, value: usize) {
     let mask = (1usize << bits) - 1;
     if value < mask {
         out.push(pattern | value as u8);
-        return;
+    } else {
+        encode_long(out, pattern, mask, value);
     }
+}
+
+fn encode_long(out: &mut Vec<u8>, pattern: u8, mask: usize, value: usize) {
     out.push(pattern | mask as u8);
     let mut rest = value - mask;
     while rest >= 0x80 {
