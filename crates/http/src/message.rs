@@ -133,7 +133,9 @@ pub fn is_framing_lookalike(name: &[u8]) -> bool {
     };
     // The comparison of lengths settles most names without a look at their bytes.
     matches!(name.len(), 10 | 14 | 16 | 17)
-        && name.contains(&b'_')
+        && name
+            .iter()
+            .fold(false, |found, byte| found | (*byte == b'_'))
         && FRAMING
             .iter()
             .any(|field| field.len() == name.len() && name.iter().zip(*field).all(same))
@@ -283,6 +285,24 @@ pub fn logs_in_on_connection(fields: &Fields) -> bool {
 /// it is malformed or contradicts itself (RFC 9110 section 8.6).
 pub fn content_length(fields: &Fields) -> Result<Option<u64>, BadContentLength> {
     let mut length = None;
+    let mut values = fields.get_all("content-length");
+    // Nearly all messages have one number or none.
+    let first = values.next();
+    if values.next().is_none() {
+        match first {
+            None => return Ok(None),
+            Some(value) if (1..=18).contains(&value.len()) => {
+                let number = value.iter().try_fold(0, |number: u64, byte| {
+                    let digit = byte.wrapping_sub(b'0');
+                    (digit < 10).then_some(10 * number + u64::from(digit))
+                });
+                if number.is_some() {
+                    return Ok(number);
+                }
+            }
+            Some(_) => {}
+        }
+    }
     for value in fields.get_all("content-length") {
         for part in value.split(|&b| b == b',') {
             let part = part.trim_ascii();
@@ -307,6 +327,28 @@ pub struct BadContentLength;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn content_length_is_one_number_however_often() {
+        for (values, expected) in [
+            (&[][..], Ok(None)),
+            (&["0"], Ok(Some(0))),
+            (&["999999999999999999"], Ok(Some(999_999_999_999_999_999))),
+            (&["5", "5"], Ok(Some(5))),
+            (&["5, 05"], Ok(Some(5))),
+            (&["5 "], Ok(Some(5))),
+            (&["1000000000000000000"], Err(BadContentLength)),
+            (&["5", "6"], Err(BadContentLength)),
+            (&["5,6"], Err(BadContentLength)),
+            (&["5", ""], Err(BadContentLength)),
+            (&["+5"], Err(BadContentLength)),
+            (&["5:"], Err(BadContentLength)),
+            (&[""], Err(BadContentLength)),
+        ] {
+            let fields = values.iter().map(|value| ("content-length", value));
+            assert_eq!(content_length(&fields.collect()), expected, "{values:?}");
+        }
+    }
 
     #[test]
     fn methods_define_content_or_not() {

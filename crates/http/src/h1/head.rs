@@ -1,17 +1,20 @@
 //! The lines of a head: where it ends, and its fields sorted into those for the next hop and those
 //! of this connection. RFC 9112 sections 2.2 and 5.
 
+mod name;
+
 use std::borrow::Cow;
 
 use memchr::{memchr, memchr_iter, memchr2};
+
+pub(super) use name::MAX_NAME;
+use name::{LOWER, parse_name};
 
 use super::hop::{ConnectionOptions, named_by_connection};
 use super::{Limits, Version};
 use crate::Fields;
 use crate::message::{content_length, is_framing_lookalike, is_token};
 
-/// The length of the longest field name taken. The longest one registered has 44 bytes.
-pub(super) const MAX_NAME: usize = 256;
 /// The largest number of options in `Connection`. Each is compared with each field.
 const MAX_OPTIONS: usize = 200;
 /// Upper bound of [`Limits::head`], so that offsets within [`Fields`] fit.
@@ -19,19 +22,6 @@ const MAX_HEAD: usize = 16 << 20;
 /// A cookie value shorter than this could be guessed whole through a compression context (RFC 7541
 /// section 7.1.3).
 const GUESSABLE_COOKIE: usize = 20;
-
-/// The bytes of tokens in lower case, and 0 for all other bytes.
-static LOWER: [u8; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        if is_token(byte as u8) {
-            table[byte] = (byte as u8).to_ascii_lowercase();
-        }
-        byte += 1;
-    }
-    table
-};
 
 /// An error in the lines or fields of a request or response head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -92,10 +82,15 @@ pub(super) struct Lines<'a> {
     fields: Cow<'a, [u8]>,
     /// The number of field lines.
     count: usize,
+    /// The offsets at which the first field lines end, unless lines were copied.
+    ends: [u32; KNOWN_ENDS],
     folded: bool,
     /// Bytes from the first of the start line to the end of the empty line.
     pub(super) len: usize,
 }
+
+/// The number of field lines whose ends are known, which suffices for nearly all responses.
+const KNOWN_ENDS: usize = 24;
 
 /// Finds the end of a head; `None` while it has not arrived. Looks at line ends only, so that
 /// repeating it for a head that comes in small pieces costs little.
@@ -112,6 +107,7 @@ pub(super) fn split<'a>(
     let mut first = None;
     let mut line_start = 0;
     let mut count = 0;
+    let mut ends = [0; KNOWN_ENDS];
     let (mut folded, mut has_bare) = (false, false);
     for lf in memchr_iter(b'\n', window) {
         let is_bare = lf == line_start || window[lf - 1] != b'\r';
@@ -134,9 +130,14 @@ pub(super) fn split<'a>(
                     false => Cow::Borrowed(fields),
                 },
                 count,
+                ends,
                 folded,
                 len: lf + 1,
             }));
+        }
+        if let Some(end) = ends.get_mut(count) {
+            // A head has at most `MAX_HEAD` bytes.
+            *end = (line_end - fields_at) as u32;
         }
         count += 1;
         folded |= matches!(window[line_start], b' ' | b'\t');
@@ -195,11 +196,17 @@ impl Lines<'_> {
         let mut sorter = Sorter::new(sender, region.len(), self.count, limits);
         let has_nul = memchr(0, &region).is_some();
         let mut lower = [0; MAX_NAME];
+        let mut ends = self.ends(&region).iter();
         let mut rest = &region[..];
         while !rest.is_empty() {
             let (name, value_at) = parse_name(rest, sender, &mut lower)?;
             let value = &rest[value_at..];
-            let end = memchr(b'\r', value).ok_or(BadHead::LineEnd)?;
+            // No name contains a line end, so the known one lies behind the name.
+            let end = match ends.next() {
+                Some(end) => (*end as usize + rest.len()).checked_sub(region.len() + value_at),
+                None => memchr(b'\r', value),
+            };
+            let end = end.ok_or(BadHead::LineEnd)?;
             if value.get(end + 1) != Some(&b'\n') {
                 return Err(BadHead::LineEnd);
             }
@@ -212,6 +219,16 @@ impl Lines<'_> {
             rest = &line_end[2..];
         }
         sorter.finish(version)
+    }
+
+    /// Returns the ends of the lines in `region`, the lines without folds, if all are known and no
+    /// value has a CR.
+    fn ends(&self, region: &[u8]) -> &[u32] {
+        let is_same = !self.folded && matches!(self.fields, Cow::Borrowed(_));
+        match self.ends.get(..self.count) {
+            Some(ends) if is_same && memchr_iter(b'\r', region).count() == self.count => ends,
+            _ => &[],
+        }
     }
 
     /// RFC 9112 section 5.2: a proxy replaces folds in responses by spaces, and may refuse them in
@@ -251,40 +268,6 @@ pub(super) fn parse_field<'a, 'b>(
     }
     check_value(value, sender)?;
     Ok((name, trim_ows(value)))
-}
-
-/// Reads the name of the first field line in `lines`. Returns it in lower case, with the offset of
-/// the value.
-fn parse_name<'b>(
-    lines: &[u8],
-    sender: Sender,
-    lower: &'b mut [u8; MAX_NAME],
-) -> Result<(&'b [u8], usize), BadHead> {
-    let mut name_end = 0;
-    for (byte, lower) in lines.iter().zip(lower.iter_mut()) {
-        *lower = LOWER[usize::from(*byte)];
-        if *lower == 0 {
-            break;
-        }
-        name_end += 1;
-    }
-    if name_end == MAX_NAME {
-        let more = &lines[MAX_NAME..];
-        let is_end = |byte: &u8| LOWER[usize::from(*byte)] == 0;
-        name_end += more.iter().position(is_end).ok_or(BadHead::FieldName)?;
-    }
-    let mut colon = name_end;
-    while matches!(lines.get(colon), Some(b' ' | b'\t')) {
-        colon += 1;
-    }
-    if lines.get(colon) != Some(&b':') || name_end == 0 {
-        return Err(BadHead::FieldName);
-    }
-    if colon != name_end && sender == Sender::Client {
-        return Err(BadHead::SpaceBeforeColon);
-    }
-    let name = lower.get(..name_end).ok_or(BadHead::TooLarge)?;
-    Ok((name, colon + 1))
 }
 
 /// Checks a value without CR, LF and NUL. Other control bytes may be kept (RFC 9110 section 5.5);

@@ -65,7 +65,9 @@ pub fn write_request(
 /// A target has no spaces or control bytes by the time it is here; should one have slipped in, it
 /// is escaped rather than let end the line.
 fn put_target(out: &mut BytesMut, text: &str) {
-    if text.bytes().all(|b| b.is_ascii_graphic()) {
+    // Without a way out the loop runs on many bytes at once.
+    let is_plain = |plain, byte: &u8| plain & (*byte > b' ') & (*byte < 0x7f);
+    if text.as_bytes().iter().fold(true, is_plain) {
         return out.put_slice(text.as_bytes());
     }
     for byte in text.bytes() {
