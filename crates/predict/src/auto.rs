@@ -88,9 +88,11 @@ pub struct Exchange<'a> {
     /// Referer, in the same form as `url`.
     pub referer: Option<&'a str>,
     /// User-Agent.
-    pub agent: Option<&'a str>,
+    pub agent: Option<&'a [u8]>,
     /// Content-Type of the response.
-    pub content_type: Option<&'a str>,
+    pub content_type: Option<&'a [u8]>,
+    /// The [kind](Kind::of_media_type) that the Content-Type shows, if the caller knows it.
+    pub media_kind: Option<Option<Kind>>,
     /// `Sec-Fetch-Dest` of the request.
     pub destination: Option<&'a str>,
     /// `Accept` of the request.
@@ -103,13 +105,11 @@ impl Exchange<'_> {
         if let Some(kind) = self.destination.and_then(Kind::of_destination) {
             return Some(kind);
         }
-        let media_type = self.content_type?;
-        Kind::of_media_type(media_type).or_else(|| {
-            let asked_for_page = self
-                .accept
-                .is_some_and(|accept| accept.starts_with("text/html"));
-            (asked_for_page && media_type.starts_with("text/html")).then_some(Kind::Page)
-        })
+        let (media_type, kind) = (self.content_type?, self.media_kind);
+        let kind = kind.unwrap_or_else(|| Kind::of_media_type(media_type));
+        let asked_for = self.accept.unwrap_or_default();
+        let is_page = asked_for.starts_with("text/html") && media_type.starts_with(b"text/html");
+        kind.or_else(|| is_page.then_some(Kind::Page))
     }
 }
 
@@ -277,7 +277,7 @@ impl Auto {
         let url = self.store.url_near(exchange.url, *place);
         *place = self.store.place(url);
         let mut session = self.sessions.remove(&exchange.session).unwrap_or_else(|| {
-            let agent = fnv1a(exchange.agent.unwrap_or("").as_bytes());
+            let agent = fnv1a(exchange.agent.unwrap_or_default());
             Box::new(Session::new(exchange.now, exchange.user, agent))
         });
         let kind = exchange.kind();
@@ -340,7 +340,7 @@ impl Auto {
     /// Notes the `Content-Type` of a push's response. The path of a URL may not show its kind, and
     /// no request shows that of a resource which pushes bring at each visit.
     pub fn push_answered(&mut self, url: &str, content_type: &str) {
-        let kind = Kind::of_media_type(content_type).filter(|kind| kind.is_asset());
+        let kind = Kind::of_media_type(content_type.as_bytes()).filter(|kind| kind.is_asset());
         if let (Some(kind), Some(id)) = (kind, self.store.find(url))
             && self.store.at(id).kind == Kind::Open
         {

@@ -170,7 +170,7 @@ impl Replayed for AutoReplay<'_> {
             status: record.status,
             size: record.size,
             referer: referer.map(|_| named.map_or(FOREIGN, |url| &self.names[url])),
-            agent: self.agents[record.agent as usize],
+            agent: self.agents[record.agent as usize].map(str::as_bytes),
             ..Exchange::default()
         };
         let candidates = self

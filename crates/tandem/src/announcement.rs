@@ -47,9 +47,8 @@ impl Site {
     pub fn of(request: &RequestHead) -> Option<Self> {
         let scheme = request.scheme;
         let authority = &request.authority;
-        let host = authority
-            .rsplit_once(':')
-            .map_or(&**authority, |(host, _)| host);
+        let colon = authority.bytes().rposition(|byte| byte == b':');
+        let host = &authority[..colon.unwrap_or(authority.len())];
         // The case of most requests to a reverse gateway: no memory is needed for it.
         if scheme == Scheme::Http && !is_onion(host) {
             return None;

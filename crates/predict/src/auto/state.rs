@@ -388,7 +388,7 @@ mod tests {
                     get: true,
                     status: 200,
                     referer,
-                    agent: Some(agent),
+                    agent: Some(agent.as_bytes()),
                     ..Exchange::default()
                 });
             }

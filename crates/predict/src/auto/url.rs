@@ -100,8 +100,8 @@ impl Kind {
 
     /// Returns the kind that a response's media type shows, if it tells more than the path.
     #[must_use]
-    pub fn of_media_type(media_type: &str) -> Option<Self> {
-        let bytes = media_type.as_bytes();
+    pub fn of_media_type(media_type: &[u8]) -> Option<Self> {
+        let bytes = media_type;
         let end = memchr::memchr(b';', bytes).unwrap_or(bytes.len());
         let essence = bytes[..end].trim_ascii();
         // Nearly all servers write media types in lower case. Without a way out, the loop runs on
@@ -365,7 +365,11 @@ mod tests {
             ("font", Some(Kind::Font)),
             ("", None),
         ] {
-            assert_eq!(Kind::of_media_type(media_type), kind, "{media_type}");
+            assert_eq!(
+                Kind::of_media_type(media_type.as_bytes()),
+                kind,
+                "{media_type}"
+            );
         }
     }
 }

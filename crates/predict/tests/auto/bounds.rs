@@ -86,7 +86,7 @@ fn auto_bounds_the_cost_of_clients_that_fetch_nothing() {
             url: PAGE,
             get: true,
             status: 200,
-            agent: Some(&agent),
+            agent: Some(agent.as_bytes()),
             ..Exchange::default()
         };
         wasted += auto.sending(&exchange).len();

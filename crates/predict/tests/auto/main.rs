@@ -43,7 +43,7 @@ fn exchange<'a>(
         status: 200,
         size: 1000,
         referer,
-        agent: Some("Firefox/130"),
+        agent: Some(b"Firefox/130"),
         ..Exchange::default()
     }
 }

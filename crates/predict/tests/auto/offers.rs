@@ -126,7 +126,7 @@ fn auto_offers_revalidated_assets_again() {
                 status,
                 size: 500,
                 referer: (url != page).then_some(page),
-                agent: Some("Firefox/130"),
+                agent: Some(b"Firefox/130"),
                 ..Exchange::default()
             };
             let offered = auto.sending(&ask(page, 200));
@@ -155,7 +155,7 @@ fn pages_without_referer_are_learned_too() {
     let mut last = Vec::new();
     for number in 0..60 {
         let now = number as i64 * 60_000;
-        let ask = |url: &'static str, kind| Exchange {
+        let ask = |url: &'static str, kind: &'static str| Exchange {
             session: number,
             user: number,
             now,
@@ -164,8 +164,8 @@ fn pages_without_referer_are_learned_too() {
             status: 200,
             // The size is told when the body has passed.
             size: 0,
-            content_type: Some(kind),
-            agent: Some("Firefox/130"),
+            content_type: Some(kind.as_bytes()),
+            agent: Some(b"Firefox/130"),
             ..Exchange::default()
         };
         last = auto.sending(&ask(PAGE, "text/html"));
@@ -197,7 +197,7 @@ fn auto_does_not_offer_held_or_refused_assets() {
         get: true,
         status: 200,
         size: 10,
-        agent: Some("Firefox/130"),
+        agent: Some(b"Firefox/130"),
         ..Exchange::default()
     };
     auto.sending(&exchange(ASSETS[0], 50_000_000));
@@ -223,7 +223,7 @@ fn a_push_that_was_used_teaches_like_a_request() {
             get: true,
             status: 200,
             size: 10,
-            agent: Some("Firefox/130"),
+            agent: Some(b"Firefox/130"),
             ..Exchange::default()
         };
         let offered = auto.sending(&exchange);
@@ -256,7 +256,7 @@ fn auto_learns_from_used_pushes_of_other_sources() {
         auto.sending(&Exchange {
             now: number as i64 * 60_000,
             referer,
-            agent: Some("Firefox/130"),
+            agent: Some(b"Firefox/130"),
             ..exchange
         })
     };
@@ -537,7 +537,7 @@ fn slow_parts_of_a_known_kind_are_offered() {
             auto.sending(&exchange(number, number, at, PAGE, None));
             for (pause, (url, content_type)) in (1..).zip(ASSETS.iter().zip(types)) {
                 auto.sending(&Exchange {
-                    content_type,
+                    content_type: content_type.map(str::as_bytes),
                     ..exchange(number, number, at + 1500 * pause, url, Some(PAGE))
                 });
             }

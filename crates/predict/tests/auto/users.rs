@@ -115,7 +115,7 @@ fn spied_on(secret: &str, max_memory: usize) -> Vec<(String, f64)> {
                     status: [200, 304, 404][(number / 3) as usize % 3],
                     size: 1000,
                     referer: (number % 2 == 0).then(|| pick(step + 1)),
-                    agent: Some("Firefox/130"),
+                    agent: Some(b"Firefox/130"),
                     ..Exchange::default()
                 };
                 let offers = auto.sending(&exchange);

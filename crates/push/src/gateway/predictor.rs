@@ -287,9 +287,10 @@ pub(super) fn record(
     } = context;
     let field = |name: &str| request.fields.get(name).map(text_of);
     let referrer = field("referer");
-    let (agent, accept) = (field("user-agent"), field("accept"));
+    let accept = field("accept");
     let destination = field("sec-fetch-dest");
-    let content_type = head.fields.get("content-type").map(text_of);
+    let content_type = head.fields.get("content-type");
+    let media_kind = content_type.and_then(ResourceKind::of_media_type);
     if let Some(referrer) = &referrer {
         predictor.note_referrer(url, referrer);
         // A link leads to a page of its own, which is no resource of the referrer.
@@ -300,7 +301,7 @@ pub(super) fn record(
     }
     let is_scripted = ScriptFields::of(request).is_some();
     // The predictor counts a frame as data.
-    let is_data = is_frame || is_data(url, destination.as_deref(), content_type.as_deref());
+    let is_data = is_frame || is_data(url, destination.as_deref(), media_kind);
     if is_scripted || is_data {
         predictor.note_data_fields(url, request);
     }
@@ -314,8 +315,9 @@ pub(super) fn record(
         status: head.status,
         size: content_length(&head.fields).ok().flatten().unwrap_or(0),
         referer: page.or(referrer.as_deref()),
-        agent: agent.as_deref(),
-        content_type: content_type.as_deref(),
+        agent: request.fields.get("user-agent"),
+        content_type,
+        media_kind: Some(media_kind),
         destination: destination.as_deref().or(missing_destination),
         accept: accept.as_deref(),
         ..Exchange::default()
@@ -403,10 +405,11 @@ impl Learned {
     }
 }
 
-/// Returns whether a response is data, as far as the predictor can tell.
-fn is_data(url: &str, destination: Option<&str>, content_type: Option<&str>) -> bool {
+/// Returns whether a response is data, as far as the predictor can tell. `media_kind` is the kind
+/// that its `Content-Type` shows.
+fn is_data(url: &str, destination: Option<&str>, media_kind: Option<ResourceKind>) -> bool {
     let of_destination = destination.and_then(ResourceKind::of_destination);
-    let kind = of_destination.or_else(|| content_type.and_then(ResourceKind::of_media_type));
+    let kind = of_destination.or(media_kind);
     kind.unwrap_or_else(|| ResourceKind::of_path(parts(url).path)) == ResourceKind::Data
 }
 

@@ -67,10 +67,9 @@ pub fn is_companion(request: &RequestHead) -> bool {
 /// Returns whether an authority, with or without a port, belongs to the pair of proxies. No page
 /// may reach it.
 pub fn is_reserved(authority: &str) -> bool {
-    let host = authority
-        .rsplit_once(':')
-        .map_or(authority, |(host, _)| host)
-        .trim_end_matches('.');
+    // Each request is checked, and a search for a character costs several times as much.
+    let colon = authority.bytes().rposition(|byte| byte == b':');
+    let host = authority[..colon.unwrap_or(authority.len())].trim_end_matches('.');
     let Some(at) = host.len().checked_sub(RESERVED.len()) else {
         return false;
     };

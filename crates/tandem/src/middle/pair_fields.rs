@@ -74,16 +74,14 @@ fn strip(fields: &mut Fields) {
     }
 }
 
-/// Returns true for a field of a response that only a proxy next to the browser may send.
-fn is_challenge(name: &[u8]) -> bool {
-    matches!(name, b"proxy-authenticate" | b"proxy-authentication-info")
-}
+/// The fields of a response that only a proxy next to the browser may send.
+const CHALLENGES: [&str; 2] = ["proxy-authenticate", "proxy-authentication-info"];
 
 /// Removes the fields of a response that must not reach the browser.
 fn strip_response(fields: &mut Fields) {
     strip(fields);
-    if fields.iter().any(|field| is_challenge(field.name)) {
-        fields.retain(|field| !is_challenge(field.name));
+    for challenge in CHALLENGES {
+        fields.remove(challenge);
     }
 }
 

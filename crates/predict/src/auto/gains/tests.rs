@@ -28,7 +28,7 @@ fn visit(auto: &mut Auto, user: u64, page: &str, assets: &[&str]) -> Vec<Candida
             status: 200,
             size: 1000,
             referer,
-            agent: Some("Firefox/130"),
+            agent: Some(b"Firefox/130"),
             ..Exchange::default()
         }));
     }

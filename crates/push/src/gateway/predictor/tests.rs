@@ -141,12 +141,14 @@ impl Predictor for Recorder {
             exchange.status,
             exchange.size,
             exchange.referer,
-            exchange.content_type,
+            exchange.content_type.map(String::from_utf8_lossy),
             exchange.destination
         ));
         self.browsers.push(format!(
             "{} {:?} {:?}",
-            exchange.get, exchange.agent, exchange.accept
+            exchange.get,
+            exchange.agent.map(String::from_utf8_lossy),
+            exchange.accept
         ));
         vec![
             candidate("http://a/p.html", ResourceKind::Page),
