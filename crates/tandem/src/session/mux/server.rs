@@ -205,10 +205,10 @@ impl Pump {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // A change in the course of this poll wakes the task again.
-        if self.is_cancelled(cx) {
+        let Some(wish) = self.wish(cx) else {
             return Poll::Ready(());
-        }
-        self.reprioritise(cx);
+        };
+        self.reprioritise(wish, cx);
         if self.unsent_timer.is_some() {
             return self.poll_unsent(cx);
         }
@@ -258,29 +258,21 @@ impl Pump {
         Poll::Ready(())
     }
 
-    /// Returns true if the stream was reset or the session is over. Registers the waker, so that a
-    /// reset wakes this task.
-    fn is_cancelled(&self, cx: &Context<'_>) -> bool {
+    /// Takes the client's wish for another priority, if it has one. Returns `None` if the stream
+    /// was reset or the session is over. Registers the waker, so that a reset wakes this task.
+    fn wish(&self, cx: &Context<'_>) -> Option<Option<Priority>> {
         if self.shared.ended.get().is_some() {
-            return true;
+            return None;
         }
         let mut streams = self.shared.streams.borrow_mut();
-        let Some(stream) = streams.get_mut(&self.id) else {
-            return true;
-        };
+        let stream = streams.get_mut(&self.id)?;
         stream.writer.set(cx.waker());
-        stream.failed
+        (!stream.failed).then(|| stream.priority.take())
     }
 
-    /// Applies a change of priority. A change by the client goes to the shared cell, and from there
-    /// to every queue on the way. A change by another stage changes the core's order of sending.
-    fn reprioritise(&mut self, cx: &Context<'_>) {
-        let wish = self
-            .shared
-            .streams
-            .borrow_mut()
-            .get_mut(&self.id)
-            .and_then(|stream| stream.priority.take());
+    /// Applies a change of priority. The client's wish goes to the shared cell, and from there to
+    /// every queue on the way. A change by another stage changes the core's order of sending.
+    fn reprioritise(&mut self, wish: Option<Priority>, cx: &Context<'_>) {
         if let Some(priority) = wish {
             // A client raises a push to the urgency of a request that joins it.
             let push = self.priority.get().push && priority > Priority::default();
