@@ -21,7 +21,8 @@ const MAX_SIZE_DIGITS: u8 = 16;
 #[derive(Debug)]
 pub struct Decoder {
     state: BodyState,
-    trailers: Option<Fields>,
+    /// They are rare, so they are boxed.
+    trailers: Option<Box<Fields>>,
 }
 
 #[derive(Debug)]
@@ -177,7 +178,7 @@ impl Decoder {
                 BodyState::Trailers(lines) => {
                     if lines.step(byte)? {
                         let fields = std::mem::take(&mut lines.fields);
-                        self.trailers = (!fields.is_empty()).then_some(fields);
+                        self.trailers = (!fields.is_empty()).then(|| Box::new(fields));
                         self.state = BodyState::Done;
                     }
                 }
@@ -190,6 +191,11 @@ impl Decoder {
     /// Returns true if the body has ended.
     pub fn is_done(&self) -> bool {
         matches!(self.state, BodyState::Done)
+    }
+
+    /// Returns true if the body has ended, and no [trailers](Self::trailers) follow it.
+    pub const fn is_over(&self) -> bool {
+        matches!(self.state, BodyState::Done) && self.trailers.is_none()
     }
 
     /// The peer closed the connection: right where closing ends the body and after its end, an
@@ -212,7 +218,7 @@ impl Decoder {
     /// The trailer fields, once, after the end; `None` when there were none. Fields that have no
     /// business in a trailer section (RFC 9110 section 6.5.1) are not among them.
     pub fn trailers(&mut self) -> Option<Fields> {
-        self.trailers.take()
+        self.trailers.take().map(|fields| *fields)
     }
 }
 

@@ -5,6 +5,11 @@
 //! connection, as NTLM does, so two clients must never share one. A gateway in front of one fixed
 //! origin shares its connections among all sessions.
 
+#![expect(
+    clippy::manual_async_fn,
+    reason = "the future of an `async fn` holds its arguments twice"
+)]
+
 mod binding;
 mod http1_required;
 mod of_session;
@@ -39,7 +44,6 @@ pub use to_origin::ToOrigin;
 
 use binding::{Binding, Bound};
 use http1_required::Http1Origins;
-use permit::Permit;
 use pipelining::Pipelines;
 use tries::{Patience, no_answer};
 
@@ -326,96 +330,100 @@ impl Origin {
         Ok(())
     }
 
-    async fn answer(
+    fn answer(
         self: &Rc<Self>,
         exchange: &mut Exchange,
         sink: &mut Sink,
-    ) -> Result<(), Error> {
-        let is_tunnel = exchange.request.is_connect() && exchange.request.protocol.is_none();
-        if is_tunnel && !matches!(self.mode, Mode::Proxy { .. }) {
-            return Box::pin(self.tunnel(exchange, sink)).await;
+    ) -> impl Future<Output = Result<(), Error>> {
+        async move {
+            let is_tunnel = exchange.request.is_connect() && exchange.request.protocol.is_none();
+            if is_tunnel && !matches!(self.mode, Mode::Proxy { .. }) {
+                return Box::pin(self.tunnel(exchange, sink)).await;
+            }
+            let key = self.key(exchange)?;
+            self.try_often(exchange, &key, sink).await
         }
-        let key = self.key(exchange)?;
-        self.try_often(exchange, &key, sink).await
     }
 
-    async fn attempt(
+    fn attempt(
         self: &Rc<Self>,
         exchange: &mut Exchange,
         key: &PoolKey,
         fresh: bool,
         patience: &Patience,
         sink: &mut Sink,
-    ) -> Result<(), Error> {
-        if self.protocols.always.is_some() {
-            return Box::pin(self.over_fixed(exchange, key, patience, sink)).await;
-        }
-        let needs_http1 = self.needs_http1(exchange, key);
-        // The streams of a shared session are limited for each session of a client.
-        let is_shared = self.starts.is_some();
-        if !is_shared && let Some(session) = self.multiplexed(key).filter(|_| !needs_http1) {
-            METRICS.origin_reused.add(1);
-            patience.begin();
-            return Box::pin(self.over(&*session, exchange, sink)).await;
-        }
-        let permit = self.permit(exchange, key, sink).await?;
-        patience.begin();
-        // While this exchange waited, another exchange may have found that the origin supports
-        // HTTP/2.
-        if let Some(session) = self.multiplexed(key).filter(|_| !needs_http1) {
-            let _permit = permit.filter(|_| is_shared);
-            METRICS.origin_reused.add(1);
-            return Box::pin(self.over(&*session, exchange, sink)).await;
-        }
-        if self.pipelines(exchange, key) {
-            return Box::pin(self.run_pipelined(exchange, key, fresh, permit, sink)).await;
-        }
-        let kept = if fresh { None } else { self.take_idle(key) };
-        let connection = match kept {
-            Some(connection) => {
+    ) -> impl Future<Output = Result<(), Error>> {
+        async move {
+            if self.protocols.always.is_some() {
+                return Box::pin(self.over_fixed(exchange, key, patience, sink)).await;
+            }
+            let needs_http1 = self.needs_http1(exchange, key);
+            // The streams of a shared session are limited for each session of a client.
+            let is_shared = self.starts.is_some();
+            if !is_shared && let Some(session) = self.multiplexed(key).filter(|_| !needs_http1) {
                 METRICS.origin_reused.add(1);
-                connection
+                patience.begin();
+                return Box::pin(self.over(&*session, exchange, sink)).await;
             }
-            None => {
-                self.make_room(key.session);
-                let dialling = ORIGIN_DIAL.start();
-                let path = if self.binds_late(key) && !fresh && !needs_http1 {
-                    match self.bind(exchange, key).await? {
-                        Bound::New(path) => path,
-                        Bound::Kept(connection) => {
-                            METRICS.origin_reused.add(1);
-                            return self.run(connection, exchange, key, permit, sink).await;
-                        }
-                    }
-                } else {
-                    self.dial(exchange, key).await?
-                };
-                ORIGIN_DIAL.stop(dialling, 0);
-                if path.facts().alpn() == Some(b"h2") {
-                    let _permit = permit.filter(|_| is_shared);
-                    return Box::pin(self.over_h2(exchange, key, path, sink)).await;
+            let permit = self.permit(exchange, key, sink).await?;
+            patience.begin();
+            // While this exchange waited, another exchange may have found that the origin supports
+            // HTTP/2.
+            if let Some(session) = self.multiplexed(key).filter(|_| !needs_http1) {
+                let _permit = permit.filter(|_| is_shared);
+                METRICS.origin_reused.add(1);
+                return Box::pin(self.over(&*session, exchange, sink)).await;
+            }
+            if self.pipelines(exchange, key) {
+                return Box::pin(self.run_pipelined(exchange, key, fresh, permit, sink)).await;
+            }
+            let kept = if fresh { None } else { self.take_idle(key) };
+            let connection = match kept {
+                Some(connection) => {
+                    METRICS.origin_reused.add(1);
+                    connection
                 }
-                Rc::new(Http1Client::over(self.protocols.http1.clone(), path))
-            }
-        };
-        self.run(connection, exchange, key, permit, sink).await
+                None => {
+                    self.make_room(key.session);
+                    let dialling = ORIGIN_DIAL.start();
+                    let path = if self.binds_late(key) && !fresh && !needs_http1 {
+                        match self.bind(exchange, key).await? {
+                            Bound::New(path) => path,
+                            Bound::Kept(connection) => {
+                                METRICS.origin_reused.add(1);
+                                return self.run(connection, exchange, key, sink).await;
+                            }
+                        }
+                    } else {
+                        self.dial(exchange, key).await?
+                    };
+                    ORIGIN_DIAL.stop(dialling, 0);
+                    if path.facts().alpn() == Some(b"h2") {
+                        let _permit = permit.filter(|_| is_shared);
+                        return Box::pin(self.over_h2(exchange, key, path, sink)).await;
+                    }
+                    Rc::new(Http1Client::over(self.protocols.http1.clone(), path))
+                }
+            };
+            self.run(connection, exchange, key, sink).await
+        }
     }
 
-    /// Runs an exchange on a connection of HTTP/1.1.
-    async fn run(
+    /// Runs an exchange on a connection of HTTP/1.1. The caller keeps its permit until then.
+    fn run(
         &self,
         connection: Rc<Http1Client>,
         exchange: &mut Exchange,
         key: &PoolKey,
-        permit: Option<Permit>,
         sink: &mut Sink,
-    ) -> Result<(), Error> {
-        let result = connection.exchange(exchange, sink).await;
-        if connection.is_ready() {
-            self.keep(key, connection);
+    ) -> impl Future<Output = Result<(), Error>> {
+        async move {
+            let result = connection.exchange(exchange, sink).await;
+            if connection.is_ready() {
+                self.keep(key, connection);
+            }
+            result
         }
-        drop(permit);
-        result
     }
 
     fn multiplexed(&self, key: &PoolKey) -> Option<Rc<dyn Connected>> {

@@ -183,10 +183,13 @@ impl Generator {
         F: Future<Output = Result<(), Error>> + 'static,
     {
         let slot = Rc::new(Slot::default());
-        let future = story(Sink {
+        // The box is there first, so that the future is built in it and not moved.
+        let place = Box::new_uninit();
+        let sink = Sink {
             slot: Rc::clone(&slot),
-        });
-        slot.future.set(Some(Box::pin(future)));
+        };
+        let future = Box::write(place, story(sink));
+        slot.future.set(Some(Box::into_pin(future)));
         Self { slot }
     }
 

@@ -60,38 +60,41 @@ pub(super) fn no_answer() -> Error {
 
 impl Origin {
     /// Runs an exchange, and repeats it where that is safe and in time.
-    pub(super) async fn try_often(
+    pub(super) fn try_often(
         self: &Rc<Self>,
         exchange: &mut Exchange,
         key: &PoolKey,
         sink: &mut Sink,
-    ) -> Result<(), Error> {
-        let patience = Patience::new(self.protocols.http1.response_timeout);
-        let mut begun = moment::now();
-        let mut tried = self.attempt(exchange, key, false, &patience, sink).await;
-        let mut failures = 0;
-        while let Err(error) = &tried {
-            let is_repeatable = self.changes_to_http1(key, error) || is_repeatable(error, exchange);
-            // An origin with few streams answers its requests in turn. A gateway on the way to it
-            // has had its own attempts.
-            let is_full = (error.kind, error.side) == (Kind::Full, Side::Origin);
-            let has_waited = is_full && begun.elapsed() >= WAITED;
-            failures += usize::from(!has_waited);
-            if failures == TRIES || patience.is_over() {
-                break;
+    ) -> impl Future<Output = Result<(), Error>> {
+        async move {
+            let patience = Patience::new(self.protocols.http1.response_timeout);
+            let mut begun = moment::now();
+            let mut tried = self.attempt(exchange, key, false, &patience, sink).await;
+            let mut failures = 0;
+            while let Err(error) = &tried {
+                let is_repeatable =
+                    self.changes_to_http1(key, error) || is_repeatable(error, exchange);
+                // An origin with few streams answers its requests in turn. A gateway on the way to
+                // it has had its own attempts.
+                let is_full = (error.kind, error.side) == (Kind::Full, Side::Origin);
+                let has_waited = is_full && begun.elapsed() >= WAITED;
+                failures += usize::from(!has_waited);
+                if failures == TRIES || patience.is_over() {
+                    break;
+                }
+                if sink.is_used() || !is_repeatable {
+                    break;
+                }
+                if !exchange.body.rewind() {
+                    tried = tried.map_err(explain_lost_body);
+                    break;
+                }
+                METRICS.exchanges_retried.add(u64::from(!has_waited));
+                begun = Instant::now();
+                tried = Box::pin(self.repeat(exchange, key, &patience, sink)).await;
             }
-            if sink.is_used() || !is_repeatable {
-                break;
-            }
-            if !exchange.body.rewind() {
-                tried = tried.map_err(explain_lost_body);
-                break;
-            }
-            METRICS.exchanges_retried.add(u64::from(!has_waited));
-            begun = Instant::now();
-            tried = Box::pin(self.repeat(exchange, key, &patience, sink)).await;
+            tried
         }
-        tried
     }
 
     /// Repeats an exchange on a new connection: after a kept one has failed, only that shows the

@@ -1,6 +1,11 @@
 //! The client end of one HTTP/1.1 connection. It carries one exchange at a time, or several in turn
 //! (`pipeline`), and stays open in between.
 
+#![expect(
+    clippy::manual_async_fn,
+    reason = "the future of an `async fn` holds its arguments twice"
+)]
+
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
@@ -124,74 +129,78 @@ impl Http1Client {
         }
     }
 
-    /// Runs an exchange like [`Connected::run`], without a box for the future.
-    pub async fn exchange(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
-        let _busy = self.enter();
-        self.request(exchange, sink).await
-    }
-
     /// Counts an exchange until the result is dropped.
     pub(super) fn enter(&self) -> Busy<'_> {
         self.busy.set(self.busy.get() + 1);
         Busy(&self.busy)
     }
 
-    async fn request(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
-        check_protocol(&exchange.request)?;
-        let (mut path, mut timer) = self.take_path().await?;
-        let tunnel = exchange.request.is_connect();
-        // Only the tunnel's code tells an agreement from an ordinary response.
-        let upgrade = exchange.request.protocol.is_some();
-        if !exchange.request.is_connect() {
-            exchange.body.settle()?;
-        }
-        let framing = request_framing(exchange);
-        let small_body = small_body::take(&mut exchange.body, framing)?;
-        {
-            let body = small_body.as_deref().unwrap_or_default();
-            let form = self.session.form;
-            let rest =
-                send_head(&mut path, &exchange.request, form, framing, body).map_err(sent_error)?;
-            if !rest.is_empty() {
-                path.write_all(&rest).await.map_err(sent_error)?;
+    /// Runs an exchange like [`Connected::run`], without a box for the future.
+    pub fn exchange(
+        &self,
+        exchange: &mut Exchange,
+        sink: &mut Sink,
+    ) -> impl Future<Output = Result<(), Error>> {
+        async move {
+            let _busy = self.enter();
+            check_protocol(&exchange.request)?;
+            let (mut path, mut timer) = self.take_path().await?;
+            let tunnel = exchange.request.is_connect();
+            // Only the tunnel's code tells an agreement from an ordinary response.
+            let upgrade = exchange.request.protocol.is_some();
+            if !exchange.request.is_connect() {
+                exchange.body.settle()?;
             }
-        }
-        path.flush().await.map_err(sent_error)?;
-        let mut reader = ResponseReader {
-            method: &exchange.request.method,
-            is_reused: self.answered.get() > 0,
-            limits: &self.session.limits,
-            timeout: self.session.response_timeout,
-            timer: &mut timer,
-            progress: None,
-            input: Bytes::new(),
-            held: None,
-            trailers_after_length: self.session.one_exchange
-                && exchange.request.fields.has_token("te", "trailers"),
-        };
-        let content = SentContent::of(&exchange.request, framing);
-        // The rare cases are boxed, so that they do not enlarge the future of each exchange.
-        let path = if !upgrade && (exchange.body.is_empty() || small_body.is_some()) {
-            let keep = reader.whole(&mut path, content, sink).await?;
-            keep.then_some(path)
-        } else if tunnel {
-            // Only an origin, which is the target, takes requests in this form.
-            let patience = match self.session.form {
-                Form::Origin => Patience::Limited,
-                _ => Patience::Unlimited,
+            let framing = request_framing(exchange);
+            let has_small_body = {
+                let small_body = small_body::take(&mut exchange.body, framing)?;
+                let body = small_body.as_deref().unwrap_or_default();
+                let form = self.session.form;
+                let rest = send_head(&mut path, &exchange.request, form, framing, body)
+                    .map_err(sent_error)?;
+                if !rest.is_empty() {
+                    path.write_all(&rest).await.map_err(sent_error)?;
+                }
+                small_body.is_some()
             };
-            Box::pin(reader.tunnel(path, exchange, sink, patience)).await?;
-            None
-        } else {
-            let body = exchange.body.share();
-            Box::pin(reader.with_upload(path, body, content, sink)).await?
-        };
-        // The bytes after a CONNECT belong to its tunnel, also if the client sent none into it.
-        if let Some(path) = path.filter(|_| !tunnel) {
-            self.answered.set(self.answered.get() + 1);
-            self.state.replace(CarrierState::Idle(path, timer));
+            path.flush().await.map_err(sent_error)?;
+            let mut reader = ResponseReader {
+                method: &exchange.request.method,
+                is_reused: self.answered.get() > 0,
+                limits: &self.session.limits,
+                timeout: self.session.response_timeout,
+                timer: &mut timer,
+                progress: None,
+                input: Bytes::new(),
+                held: None,
+                trailers_after_length: self.session.one_exchange
+                    && exchange.request.fields.has_token("te", "trailers"),
+            };
+            // The rare cases are boxed, so that they do not enlarge the future of each exchange.
+            let path = if !upgrade && (exchange.body.is_empty() || has_small_body) {
+                let content = SentContent::of(&exchange.request, framing);
+                let keep = reader.whole(&mut path, content, sink).await?;
+                keep.then_some(path)
+            } else if tunnel {
+                // Only an origin, which is the target, takes requests in this form.
+                let patience = match self.session.form {
+                    Form::Origin => Patience::Limited,
+                    _ => Patience::Unlimited,
+                };
+                Box::pin(reader.tunnel(path, exchange, sink, patience)).await?;
+                None
+            } else {
+                let body = exchange.body.share();
+                let content = SentContent::of(&exchange.request, framing);
+                Box::pin(reader.with_upload(path, body, content, sink)).await?
+            };
+            // The bytes after a CONNECT belong to its tunnel, also if the client sent none into it.
+            if let Some(path) = path.filter(|_| !tunnel) {
+                self.answered.set(self.answered.get() + 1);
+                self.state.replace(CarrierState::Idle(path, timer));
+            }
+            Ok(())
         }
-        Ok(())
     }
 }
 
@@ -280,23 +289,25 @@ fn write_head(out: &mut BytesMut, request: &RequestHead, form: Form, framing: Fr
 
 impl ResponseReader<'_> {
     /// Reads the response to a request that was sent whole. Returns true if another exchange may
-    /// use the path. The arguments are small, since a future holds its arguments twice.
-    async fn whole(
+    /// use the path. The future of an `async fn` would hold its arguments twice.
+    fn whole(
         &mut self,
         path: &mut Path,
         content: SentContent,
         sink: &mut Sink,
-    ) -> Result<bool, Error> {
-        let (mut decoder, keep) = {
-            let response = self.heads(path, sink).await?;
-            let decoder = self.decoder(&response)?;
-            let keep = response.keep_alive && content.may_be_followed(&response.head, None);
-            let sent = sink.send(Part::Head(response.head));
+    ) -> impl Future<Output = Result<bool, Error>> {
+        async move {
+            let (mut decoder, keep, sent) = {
+                let response = self.heads(path, sink).await?;
+                let decoder = self.decoder(&response)?;
+                let keep = response.keep_alive && content.may_be_followed(&response.head, None);
+                // The response must not be there during the wait, which would hold its memory.
+                (decoder, keep, sink.send(Part::Head(response.head)))
+            };
             sent.await;
-            (decoder, keep)
-        };
-        self.body(path, &mut decoder, sink).await?;
-        Ok(keep && self.input.is_empty())
+            self.body(path, &mut decoder, sink).await?;
+            Ok(keep && self.input.is_empty())
+        }
     }
 
     /// Reads the response while a separate task sends the request body. A response may arrive

@@ -1,6 +1,11 @@
 //! Reads the response to one request from an HTTP/1.1 connection: interim heads, the final head and
 //! the body (RFC 9112 sections 4, 6 and 7).
 
+#![expect(
+    clippy::manual_async_fn,
+    reason = "the future of an `async fn` holds its arguments twice"
+)]
+
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
@@ -88,43 +93,64 @@ pub(super) struct ResponseReader<'a> {
 
 impl ResponseReader<'_> {
     /// Reads the interim heads, which it passes on or holds, and the final head.
-    pub(super) async fn heads<R: AsyncRead + Unpin>(
+    pub(super) fn heads<R: AsyncRead + Unpin>(
         &mut self,
         path: &mut R,
         sink: &mut Sink,
-    ) -> Result<h1::Response, Error> {
-        let mut interim = Interim::default();
-        let mut is_first = true;
-        loop {
-            let parsed = if self.input.is_empty() {
-                None
-            } else {
-                h1::parse_response(&self.input, self.method, self.limits)
-                    .map_err(|bad| self.bad_response(bad, is_first))?
-            };
-            let Some((response, consumed)) = parsed else {
-                let more = self.read(path, buffers::ReadSize::First).await?;
-                if more.is_empty() {
-                    return Err(self.ended_before_head());
+    ) -> impl Future<Output = Result<h1::Response, Error>> {
+        async move {
+            let mut interim = Interim::default();
+            let mut is_first = true;
+            loop {
+                // No head is there during the waits, which would hold its memory.
+                let sent = match self.parse_head(&mut interim, &mut is_first)? {
+                    Some(response) if !is_interim(&response) => return Ok(response),
+                    Some(response) => match &mut self.held {
+                        Some(held) => {
+                            held.push(response.head);
+                            continue;
+                        }
+                        None => Some(sink.send(Part::Hints(response.head))),
+                    },
+                    None => None,
+                };
+                match sent {
+                    Some(sent) => sent.await,
+                    None => {
+                        let more = self.read(path, buffers::ReadSize::First).await?;
+                        if more.is_empty() {
+                            return Err(self.ended_before_head());
+                        }
+                        self.append(more);
+                    }
                 }
-                self.append(more);
-                continue;
-            };
-            self.input.advance(consumed);
-            is_first = false;
-            if response.head.is_informational() && response.head.status != 101 {
-                interim.add(consumed, Side::Origin)?;
-                if let Some(progress) = &self.progress {
-                    progress.note_interim(response.head.status);
-                }
-                match &mut self.held {
-                    Some(held) => held.push(response.head),
-                    None => sink.send(Part::Hints(response.head)).await,
-                }
-            } else {
-                return Ok(response);
             }
         }
+    }
+
+    /// Removes the next head from the input. Returns `None` if more input is needed.
+    fn parse_head(
+        &mut self,
+        interim: &mut Interim,
+        is_first: &mut bool,
+    ) -> Result<Option<h1::Response>, Error> {
+        if self.input.is_empty() {
+            return Ok(None);
+        }
+        let parsed = h1::parse_response(&self.input, self.method, self.limits)
+            .map_err(|bad| self.bad_response(bad, *is_first))?;
+        let Some((response, consumed)) = parsed else {
+            return Ok(None);
+        };
+        self.input.advance(consumed);
+        *is_first = false;
+        if is_interim(&response) {
+            interim.add(consumed, Side::Origin)?;
+            if let Some(progress) = &self.progress {
+                progress.note_interim(response.head.status);
+            }
+        }
+        Ok(Some(response))
     }
 
     /// Passes on the head and reads the body to its end.
@@ -146,40 +172,49 @@ impl ResponseReader<'_> {
         Ok(Decoder::new(response.framing))
     }
 
-    /// Reads the body to its end.
-    pub(super) async fn body<R: AsyncRead + Unpin>(
+    /// Reads the body to its end. If its last part is the end of the exchange, the connection is
+    /// free as soon as the reader gets that part.
+    pub(super) fn body<R: AsyncRead + Unpin>(
         &mut self,
         path: &mut R,
         decoder: &mut Decoder,
         sink: &mut Sink,
-    ) -> Result<(), Error> {
-        while !decoder.is_done() {
-            if self.input.is_empty() {
-                self.input = self.read(path, buffers::ReadSize::Later).await?;
+    ) -> impl Future<Output = Result<(), Error>> {
+        async move {
+            while !decoder.is_done() {
                 if self.input.is_empty() {
-                    return decoder.finish().map_err(|_| ended_in_body());
+                    self.input = self.read(path, buffers::ReadSize::Later).await?;
+                    if self.input.is_empty() {
+                        return decoder.finish().map_err(|_| ended_in_body());
+                    }
+                }
+                // No piece is there during the waits, which would hold its memory.
+                let sent = {
+                    let data = decode_part(decoder, &mut self.input).map_err(bad)?;
+                    (!data.is_empty()).then(|| sink.send(Part::Data(data)))
+                };
+                if let Some(sent) = sent {
+                    if !decoder.is_over() || self.trailers_after_length || self.progress.is_some() {
+                        sent.await;
+                    }
+                } else if !self.input.is_empty() && !decoder.is_done() {
+                    // The input ends within a chunk header: more must be read first.
+                    let more = self.read(path, buffers::ReadSize::Later).await?;
+                    if more.is_empty() {
+                        return Err(ended_in_body());
+                    }
+                    self.append(more);
                 }
             }
-            let data = decode_part(decoder, &mut self.input).map_err(bad)?;
-            if !data.is_empty() {
-                sink.send(Part::Data(data)).await;
-            } else if !self.input.is_empty() && !decoder.is_done() {
-                // The input ends within a chunk header: more must be read first.
-                let more = self.read(path, buffers::ReadSize::Later).await?;
-                if more.is_empty() {
-                    return Err(ended_in_body());
-                }
-                self.append(more);
+            let trailers = match self.trailers_after_length {
+                true => Box::pin(self.last_chunk(path)).await?,
+                false => decoder.trailers(),
+            };
+            if let Some(trailers) = trailers.filter(|fields| !fields.is_empty()) {
+                sink.send(Part::Trailers(trailers)).await;
             }
+            Ok(())
         }
-        let trailers = match self.trailers_after_length {
-            true => Box::pin(self.last_chunk(path)).await?,
-            false => decoder.trailers(),
-        };
-        if let Some(trailers) = trailers.filter(|fields| !fields.is_empty()) {
-            sink.send(Part::Trailers(trailers)).await;
-        }
-        Ok(())
     }
 
     /// Reads the trailers that follow content of known length, as a last chunk. The content is
@@ -261,6 +296,11 @@ impl ResponseReader<'_> {
     }
 }
 
+/// Returns whether another head follows this one.
+fn is_interim(response: &h1::Response) -> bool {
+    response.head.is_informational() && response.head.status != 101
+}
+
 /// Refuses a response that switches protocols. No request asks for that but an upgrade.
 fn check_no_upgrade(response: &h1::Response) -> Result<(), Error> {
     if response.head.status == 101 {
@@ -292,7 +332,55 @@ fn ended_in_body() -> Error {
 
 #[cfg(test)]
 mod tests {
+    use tandem_http::h1::Form;
+    use tandem_http::{RequestHead, Scheme};
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::super::Http1Session;
+    use super::super::client::{CarrierState, Http1Client};
     use super::*;
+    use crate::exchange::{Exchange, Reply};
+    use crate::path::Path;
+    use crate::role_name::RoleName;
+
+    /// Returns whether the connection is idle as soon as its reader has the last byte of a body,
+    /// and the number of parts that follow.
+    async fn is_idle_with_last_byte(response: &str) -> (bool, usize) {
+        let (near, mut far) = Path::pair(1 << 16);
+        let session = Http1Session::new(Form::Origin, RoleName::Gateway);
+        let client = Rc::new(Http1Client::over(session, near));
+        let used = Rc::clone(&client);
+        let mut exchange = Exchange::internal(RequestHead::get(Scheme::Http, "a.example", "/"));
+        let mut reply =
+            Reply::generate(
+                |mut sink| async move { used.exchange(&mut exchange, &mut sink).await },
+            );
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        assert!(reply.poll_part(&mut cx).is_pending(), "the request leaves");
+        let write = far.write_all(response.as_bytes());
+        write.await.expect("the client reads");
+        assert!(matches!(reply.part().await, Some(Ok(Part::Head(_)))));
+        assert!(matches!(reply.part().await, Some(Ok(Part::Data(data))) if data == "body"));
+        let is_idle = matches!(&*client.state.borrow(), CarrierState::Idle(..));
+        let mut more = 0;
+        while let Some(part) = reply.part().await {
+            part.expect("no failure");
+            more += 1;
+        }
+        assert!(matches!(&*client.state.borrow(), CarrierState::Idle(..)));
+        (is_idle, more)
+    }
+
+    #[tokio::test]
+    async fn connection_is_free_with_the_last_part() {
+        let of = is_idle_with_last_byte;
+        let ok = "HTTP/1.1 200 OK\r\n";
+        let length = format!("{ok}Content-Length: 4\r\n\r\nbody");
+        assert_eq!(of(&length).await, (true, 0));
+        let chunked = format!("{ok}Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n");
+        assert_eq!(of(&format!("{chunked}\r\n")).await, (true, 0));
+        assert_eq!(of(&format!("{chunked}X-Sum: 1\r\n\r\n")).await, (false, 1));
+    }
 
     const LONG: Duration = Duration::from_secs(3600);
     const SHORT: Duration = Duration::from_millis(1);

@@ -118,13 +118,8 @@ fn protocols(
     }
 }
 
-/// Sends a request to an origin whose sessions have these scripts by their number, as [`ask`].
-async fn ask_sessions(
-    script: impl Fn(usize) -> Script + 'static,
-    method: Method,
-    text: &'static str,
-) -> (u16, Duration, usize) {
-    let begun = Rc::<Cell<usize>>::default();
+/// Returns the pool of a forward gateway without transports.
+fn origin(protocols: OriginProtocols) -> Rc<Origin> {
     let transport = no_transport();
     let transports = OriginTransports {
         secure: Rc::clone(&transport),
@@ -132,6 +127,33 @@ async fn ask_sessions(
         plain: Rc::clone(&transport),
         tunnels: transport,
     };
+    Origin::with(Mode::Forward, transports, protocols, Limits::default())
+}
+
+/// Each exchange under way has such a future, and the processor's cache holds that many more of
+/// them.
+#[test]
+fn future_of_an_exchange_has_at_most_a_kibibyte() {
+    run(async {
+        let origin = origin(protocols(|_| unreachable!("no session begins")));
+        let mut exchange = Exchange::internal(RequestHead::get(Scheme::Http, "a.test", "/"));
+        let reply = Reply::generate(|mut sink| {
+            let future = async move { origin.answer(&mut exchange, &mut sink).await };
+            let size = size_of_val(&future);
+            assert!(size <= 1024, "{size} bytes");
+            future
+        });
+        drop(reply);
+    });
+}
+
+/// Sends a request to an origin whose sessions have these scripts by their number, as [`ask`].
+async fn ask_sessions(
+    script: impl Fn(usize) -> Script + 'static,
+    method: Method,
+    text: &'static str,
+) -> (u16, Duration, usize) {
+    let begun = Rc::<Cell<usize>>::default();
     let counter = Rc::clone(&begun);
     let protocols = protocols(move |_| {
         counter.set(counter.get() + 1);
@@ -141,7 +163,7 @@ async fn ask_sessions(
         };
         Rc::new(session) as Rc<dyn Connected>
     });
-    let origin = Origin::with(Mode::Forward, transports, protocols, Limits::default());
+    let origin = origin(protocols);
     let mut exchange = Exchange::internal(RequestHead {
         method,
         ..RequestHead::get(Scheme::Http, "site.example", "/")
