@@ -94,9 +94,20 @@ impl Recovery {
     }
 
     /// Notes that a transmission arrived, which [`Self::remove`] returned.
-    pub(crate) fn on_arrived(&mut self, number: u64, transmission: Transmission) {
-        // A datagram acknowledges streams in any order. The acknowledgement of a retransmitted
-        // segment may be that of its first copy.
+    pub(crate) fn on_arrived(
+        &mut self,
+        now: Duration,
+        number: u64,
+        transmission: Transmission,
+        rtt: &Rtt,
+    ) {
+        // The acknowledgement of a retransmitted segment may be that of its first copy. It tells
+        // nothing if it comes too early (RFC 8985, section 6.2, step 2).
+        let passed = now.saturating_sub(transmission.sent);
+        if transmission.retransmission && rtt.min().is_some_and(|min| passed < min) {
+            return;
+        }
+        // A datagram acknowledges streams in any order.
         self.reordered |= number < self.newest_before && !transmission.retransmission;
         if self.newest.is_none_or(|(newest, _)| newest < number) {
             self.newest = Some((number, transmission));
@@ -195,7 +206,7 @@ mod tests {
 
     fn arrive(recovery: &mut Recovery, number: u64) {
         let transmission = recovery.remove(number).expect("in flight");
-        recovery.on_arrived(number, transmission);
+        recovery.on_arrived(200 * MS, number, transmission, &rtt());
     }
 
     fn rtt() -> Rtt {
@@ -220,6 +231,22 @@ mod tests {
         recovery.remove(first);
         assert_eq!((recovery.in_flight(), recovery.next_number()), (0, 2));
         assert!(recovery.log.is_empty());
+    }
+
+    #[test]
+    fn recovery_ignores_early_acknowledgements_of_repeated_segments() {
+        let (mut recovery, rtt) = (Recovery::default(), rtt());
+        let first = sent(&mut recovery, MS, 0);
+        (1..8).for_each(|n| _ = sent(&mut recovery, MS, n));
+        let mut repeated = recovery.log[0];
+        (repeated.retransmission, repeated.sent, repeated.datagram) = (true, 110 * MS, 8);
+        recovery.remove(first);
+        let number = recovery.push(repeated);
+        let repeated = recovery.remove(number).expect("in flight");
+        recovery.on_arrived(111 * MS, number, repeated, &rtt);
+        assert_eq!(recovery.next_loss(111 * MS, &rtt), Err(None));
+        recovery.on_arrived(210 * MS, number, repeated, &rtt);
+        assert_eq!(recovery.next_loss(210 * MS, &rtt), Ok(first + 1));
     }
 
     #[test]

@@ -340,7 +340,8 @@ impl Tunnel {
                 None if self.rtt.is_stale(now) => self.measure_rtt(now),
                 None => {}
             }
-            self.recovery.on_arrived(segment.number, transmission);
+            self.recovery
+                .on_arrived(now, segment.number, transmission, &self.rtt);
             self.ecn.on_arrived();
             if let Some(flow) = self.flow_of(id.0) {
                 let sent = (transmission.sent, transmission.stamp);

@@ -19,6 +19,8 @@ use crate::wire::{
 
 /// The least room for data, in bytes, that justifies another segment at the end of a datagram.
 const LEAST_DATA: usize = 64;
+/// The acknowledgements of one datagram that the next one repeats at most.
+const MOST_REPEATED: usize = 4;
 
 impl Tunnel {
     /// Writes the next datagram into `out`, which is cleared first. Returns false if there is none
@@ -136,23 +138,53 @@ impl Tunnel {
         while out.len() + STREAM_HEADER + ACK_HEADER <= size
             && let Some(id) = self.acks.now.pop_first()
         {
-            let Some(stream) = self.streams.get_mut(&id) else {
+            if !self.streams.contains_key(&id) {
                 continue;
-            };
-            let room = (size - out.len() - STREAM_HEADER - ACK_HEADER) / BLOCK;
-            if stream.recv.blocks() > room && !out.is_empty() {
+            }
+            if !self.write_ack(id, out, size) {
                 self.acks.now.insert(id);
                 return;
             }
-            let segment = StreamSegment {
-                stream: id,
-                ack: Some(stream.recv.take_ack(room)),
-                ..StreamSegment::default()
-            };
-            Segment::Stream(segment).encode(out);
+            self.acks.written.push(id);
             self.remove_if_over(id);
         }
         self.write_acks_of_ended(out, size);
+        self.repeat_acks(out, size);
+    }
+
+    /// Writes the acknowledgement of an open stream. Returns false if not all of its blocks fit.
+    fn write_ack(&mut self, id: u32, out: &mut Vec<u8>, size: usize) -> bool {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return true;
+        };
+        let room = (size - out.len()).saturating_sub(STREAM_HEADER + ACK_HEADER) / BLOCK;
+        if stream.recv.blocks() > room && !out.is_empty() {
+            return false;
+        }
+        let segment = StreamSegment {
+            stream: id,
+            ack: Some(stream.recv.take_ack(room)),
+            ..StreamSegment::default()
+        };
+        Segment::Stream(segment).encode(out);
+        true
+    }
+
+    /// Repeats the acknowledgements of the datagram before. If that one is lost, the streams may
+    /// bring nothing for a while, and their segments would seem lost to a peer that gets later
+    /// acknowledgements of other streams.
+    fn repeat_acks(&mut self, out: &mut Vec<u8>, size: usize) {
+        if self.acks.written.is_empty() {
+            return;
+        }
+        let mut last = std::mem::take(&mut self.acks.last);
+        for id in last.drain(..).take(MOST_REPEATED) {
+            let fits = out.len() + STREAM_HEADER + ACK_HEADER <= size;
+            if fits && !self.acks.written.contains(&id) {
+                self.write_ack(id, out, size);
+            }
+        }
+        self.acks.last = std::mem::replace(&mut self.acks.written, last);
     }
 
     /// Answers segments of streams that have ended, so that the peer stops repeating them.

@@ -11,6 +11,9 @@ pub(super) struct Acks {
     pub(super) later: BTreeSet<(Duration, u32)>,
     /// Streams that ended, whose peer repeats something.
     pub(super) ended: BTreeSet<u32>,
+    /// The streams whose acknowledgements left last, and those of this datagram.
+    pub(super) last: Vec<u32>,
+    pub(super) written: Vec<u32>,
 }
 
 /// Segments that concern the tunnel.
