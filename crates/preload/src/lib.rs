@@ -344,7 +344,7 @@ mod urgency {
     pub(super) const BODY_SCRIPT: u8 = 3;
     pub(super) const DEFERRED_SCRIPT: u8 = 3;
     pub(super) const FETCH: u8 = 3;
-    pub(super) const FRAME: u8 = 4;
+    pub(super) const FRAME: u8 = 3;
     pub(super) const ASYNC_SCRIPT: u8 = 4;
     pub(super) const FACE: u8 = 4;
     pub(super) const FIRST_IMAGE: u8 = 4;

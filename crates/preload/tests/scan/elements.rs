@@ -186,11 +186,11 @@ fn pictures() {
 
 #[test]
 fn other_elements() {
-    page("<iframe src=f.html></iframe>", &["4 Document /news/f.html"]);
+    page("<iframe src=f.html></iframe>", &["3 Document /news/f.html"]);
     page(
         "<iframe sandbox src=f.html></iframe><iframe src=g.html sandbox='allow-scripts'></iframe>\
          <iframe src=h.html sandbox='allow-scripts Allow-Same-Origin'></iframe>",
-        &["4 Document /news/h.html"],
+        &["3 Document /news/h.html"],
     );
     page(
         "<iframe srcdoc='x' src=f.html></iframe><iframe loading=lazy src=g.html></iframe>",
@@ -202,7 +202,7 @@ fn other_elements() {
     );
     page(
         "<frameset><frame src=a.html><noframes><img src=a.png></noframes></frameset>",
-        &["4 Document /news/a.html"],
+        &["3 Document /news/a.html"],
     );
     page(
         "<object data=a.svg type=image/svg+xml></object><embed src=b.pdf><object data=c.swf></object><embed src=d type=application/x-shockwave-flash>",
