@@ -158,9 +158,23 @@ impl Growth {
         }
     }
 
-    /// Returns the number of connections that may be in use.
+    /// Returns the number of connections that may be in use if each carries as many requests as it
+    /// may.
     pub(super) const fn limit(&self) -> usize {
         if self.held > 0 { FLOOR } else { self.limit }
+    }
+
+    /// Returns the number of connections that may be in use, with those of a single request:
+    /// nothing follows a document, for example. Behind a proxy, a connection above the floor may
+    /// take the place of a second request on another one.
+    pub(super) fn connections(&self) -> usize {
+        let limit = self.limit();
+        if self.pace == Pace::Doubling {
+            return limit;
+        }
+        let single = FLOOR + limit.saturating_sub(FLOOR) * self.depth;
+        let most = self.most.min(FLOOR * UNMEASURED_GROWTH);
+        single.min(most).max(limit)
     }
 
     /// Returns the number of exchanges that may be under way.

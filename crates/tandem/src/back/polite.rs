@@ -114,6 +114,7 @@ impl Polite {
                 let limits = growths.map_or(FLOORS, |growths| growths.connections(&key));
                 ConnectionLimits {
                     ahead: if preconnects { limits.ahead } else { 0 },
+                    dials_are_free: !preconnects,
                     ..limits
                 }
             });

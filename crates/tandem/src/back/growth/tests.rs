@@ -108,6 +108,32 @@ fn each_answer_may_add_a_connection() {
     assert_eq!(growth.limit(), FLOOR);
 }
 
+#[test]
+fn single_requests_behind_a_proxy_get_connections() {
+    let now = Instant::now();
+    for (pace, depth, expected) in [
+        (Pace::EachAnswer, 2, [10, 18, 18]),
+        (Pace::EachAnswer, 1, [8, 12, 18]),
+        (Pace::Doubling, 2, [7, 9, 12]),
+    ] {
+        let mut growth = Growth::new(now, 32, pace);
+        growth.set_depth(now, depth);
+        growth.note_wait(now);
+        assert_eq!(growth.connections(), FLOOR);
+        let after = [2, 4, 6].map(|answers| {
+            (0..answers).for_each(|_| growth.note_response(now, 2000, true));
+            assert!(growth.connections() <= growth.exchanges());
+            growth.connections()
+        });
+        assert_eq!(after, expected, "{pace:?} {depth}");
+        growth.hold();
+        assert_eq!(growth.connections(), FLOOR);
+        growth.release();
+        growth.note_refusal(now, Refusal::Connection);
+        assert_eq!(growth.connections(), FLOOR);
+    }
+}
+
 /// Two rounds of the same throughput end the growth, which is bounded until then.
 #[test]
 fn each_answer_adds_few_connections_on_a_full_link() {

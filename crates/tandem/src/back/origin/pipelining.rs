@@ -41,6 +41,9 @@ const MAX_ORIGINS: usize = 1024;
 pub struct ConnectionLimits {
     /// The limit of connections.
     pub most: usize,
+    /// True if a new connection carries its first request at once, so that a dial costs no round
+    /// trip.
+    pub dials_are_free: bool,
     /// The number of connections that a page may open for its resources, its own included.
     pub ahead: usize,
 }
@@ -321,10 +324,14 @@ impl Origin {
         // A fresh connection replaces an idle one.
         let idle = pool.idle.get(key).filter(|_| !fresh).map_or(0, Vec::len);
         let open = pipeline.connections() + pool.binding.spares(key) + idle;
-        if open >= limits.most.max(1) {
+        let most = limits.most.max(1);
+        // The idle connections may end with their next responses.
+        let may_replace = limits.dials_are_free && idle > 0 && open - idle < most;
+        let replaces = open >= most && may_replace;
+        if open >= most && !replaces {
             return None;
         }
-        if fresh {
+        if fresh || replaces {
             pool.drop_oldest(key);
         }
         Some(Entry::Dial(Dial::new(pipeline)))

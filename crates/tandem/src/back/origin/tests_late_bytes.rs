@@ -55,7 +55,11 @@ async fn second(late: Late, method: Method, pipelines: bool) -> (Result<Vec<u8>,
     let transport = Rc::clone(&origin) as _;
     let stage = tests_over_paths::to_origin(Mode::Forward, transport, Limits::default());
     if pipelines {
-        let limits = ConnectionLimits { most: 1, ahead: 0 };
+        let limits = ConnectionLimits {
+            most: 1,
+            dials_are_free: false,
+            ahead: 0,
+        };
         stage.0.pipeline(Box::new(move |_, _| limits));
     }
     let fetch = async |method| {

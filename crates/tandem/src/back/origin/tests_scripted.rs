@@ -255,6 +255,16 @@ impl Scene {
 
     /// Creates an origin whose pages open connections in advance.
     pub(super) fn ahead(behaviour: Behaviour, connections: usize, ahead: usize) -> Self {
+        let limits = ConnectionLimits {
+            most: connections,
+            dials_are_free: false,
+            ahead,
+        };
+        Self::limited(behaviour, Rc::new(Cell::new(limits)))
+    }
+
+    /// Creates an origin whose limits may change.
+    pub(super) fn limited(behaviour: Behaviour, limits: Rc<Cell<ConnectionLimits>>) -> Self {
         let (behaviour, seen) = (Rc::new(Cell::new(behaviour)), Rc::<Seen>::default());
         let parts = (Rc::clone(&behaviour), Rc::clone(&seen));
         let transport = FakeDial::new(move |_| {
@@ -267,11 +277,7 @@ impl Scene {
             })))
         });
         let stage = tests_over_paths::to_origin(Mode::Forward, transport, Limits::default());
-        let limits = ConnectionLimits {
-            most: connections,
-            ahead,
-        };
-        stage.0.pipeline(Box::new(move |_, _| limits));
+        stage.0.pipeline(Box::new(move |_, _| limits.get()));
         Self {
             stage,
             behaviour,

@@ -15,6 +15,7 @@ pub(super) const MAX_ORIGINS: usize = 1024;
 /// The limits of connections to an origin that has shown nothing.
 pub(super) const FLOORS: ConnectionLimits = ConnectionLimits {
     most: FLOOR,
+    dials_are_free: false,
     ahead: FLOOR,
 };
 
@@ -44,7 +45,8 @@ impl Growths {
     /// Returns the limits of connections to an origin.
     pub(super) fn connections(&self, key: &OriginKey) -> ConnectionLimits {
         let limits = |growth: &Growth| ConnectionLimits {
-            most: growth.limit(),
+            most: growth.connections(),
+            dials_are_free: false,
             ahead: if growth.is_paused(now()) { 0 } else { FLOOR },
         };
         self.of(key, limits).unwrap_or(FLOORS)

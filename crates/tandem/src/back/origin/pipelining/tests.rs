@@ -1,9 +1,12 @@
 //! Tests of pipelined requests, in virtual time, with an origin that a script controls.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::super::ConnectionLimits;
 use super::super::tests_scripted::{Behaviour, REGULAR, Scene, THINKS, body, run};
 use crate::error::Kind;
 
@@ -168,12 +171,22 @@ fn document_that_a_close_ends_leaves_pipelining_on() {
 fn only_a_scout_follows_the_last_request() {
     run(async {
         // Many connections reach their ends together.
-        for (connections, life) in [(2, 6), (6, 5), (24, 5), (24, 6), (24, 2), (32, 100)] {
+        let cases = [(2, 6), (6, 5), (24, 5), (24, 6), (24, 2), (32, 100)];
+        for (connections, life, dials_are_free) in
+            cases.into_iter().flat_map(|(connections, life)| {
+                [false, true].map(|dials_are_free| (connections, life, dials_are_free))
+            })
+        {
             let short = Behaviour {
                 closes_after: life,
                 ..REGULAR
             };
-            let scene = Scene::new(short, connections);
+            let limits = ConnectionLimits {
+                most: connections,
+                dials_are_free,
+                ahead: 0,
+            };
+            let scene = Scene::limited(short, Rc::new(Cell::new(limits)));
             let paths: Vec<_> = (0..connections * life * 2)
                 .map(|number| format!("/{number}"))
                 .collect();
@@ -191,6 +204,47 @@ fn only_a_scout_follows_the_last_request() {
                 "{connections} of {life}: {lingering}"
             );
         }
+    });
+}
+
+/// Returns the time of seven documents after six connections have had two responses each, and the
+/// dials. One of the six has carried no pipelined requests.
+async fn after_equal_connections(dials_are_free: bool) -> (Duration, usize) {
+    const DOCUMENT: [(&str, &str); 1] = [("accept", "text/html")];
+    let limits = Rc::new(Cell::new(ConnectionLimits {
+        most: 6,
+        dials_are_free,
+        ahead: 0,
+    }));
+    let scene = Scene::limited(REGULAR, Rc::clone(&limits));
+    scene.begin().await;
+    let document = scene.fetch_with("/document", &DOCUMENT);
+    let paths: Vec<_> = (0..10).map(|number| format!("/{number}")).collect();
+    let fetched: Vec<_> = paths.iter().map(|path| scene.fetch(path)).collect();
+    scene.expect("/document", document).await;
+    for (path, fetched) in paths.iter().zip(fetched) {
+        scene.expect(path, fetched).await;
+    }
+    assert_eq!((scene.seen.dials.get(), scene.seen.followed.get()), (6, 5));
+    limits.set(ConnectionLimits {
+        most: 7,
+        ..limits.get()
+    });
+    let begun = Instant::now();
+    let documents = ["/a", "/b", "/c", "/d", "/e", "/f", "/g"];
+    let fetched = documents.map(|path| scene.fetch_with(path, &DOCUMENT));
+    for (path, fetched) in documents.into_iter().zip(fetched) {
+        scene.expect(path, fetched).await;
+    }
+    (begun.elapsed(), scene.seen.dials.get())
+}
+
+/// Two connections find out whether they stay open, a third one does, and a fourth is new.
+#[test]
+fn new_connection_replaces_an_idle_one_that_may_end() {
+    run(async {
+        assert_eq!(after_equal_connections(false).await, (THINKS * 2, 7));
+        assert_eq!(after_equal_connections(true).await, (THINKS, 10));
     });
 }
 
