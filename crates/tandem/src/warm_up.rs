@@ -123,12 +123,17 @@ impl Arrivals {
         self.last = Some(at);
     }
 
-    /// Returns the time in stalls: long gaps, as far as they exceed the next one by more than
-    /// `least`. A slow path brings each record of TLS after a long gap, and these are equal.
-    fn stalled(&self, least: Duration) -> Duration {
+    /// Returns the time in stalls: long gaps, as far as they exceed the usual one by more than half
+    /// of the shortest round. A slow path brings each record of TLS after a long gap, and these are
+    /// equal.
+    ///
+    /// A stall counts for at most one such round. On a full path, the repair of a packet arrives
+    /// behind all data of the round, and the gap is as long as their way through the queue.
+    fn stalled(&self, shortest: Duration) -> Duration {
         let usual = self.gaps[STALLS];
         let excess = self.gaps.iter().map(|gap| *gap - usual);
-        excess.filter(|excess| *excess > least).sum()
+        let stalls = excess.filter(|excess| *excess > shortest / 2);
+        stalls.map(|excess| excess.min(shortest)).sum()
     }
 }
 
@@ -180,8 +185,8 @@ impl Rounds {
     /// Stalls do not count. The data behind a lost packet wait for a round trip, and say nothing
     /// about the capacity.
     pub fn end_round(&mut self, bytes: u64, took: Duration, arrivals: Arrivals) -> bool {
-        let least = self.shortest.map_or(Duration::MAX, |shortest| shortest / 2);
-        let flowed = took.saturating_sub(arrivals.stalled(least));
+        let stalled = self.shortest.map(|shortest| arrivals.stalled(shortest));
+        let flowed = took.saturating_sub(stalled.unwrap_or_default());
         let flowed = flowed.max(SHORTEST_TIME);
         let is_long = self.shortest.is_some_and(|shortest| flowed > 2 * shortest);
         if is_long && !self.is_faster(bytes, flowed) {
@@ -305,6 +310,33 @@ mod tests {
             }
         }
         assert_eq!(came, 120 << 10);
+    }
+
+    #[test]
+    fn full_path_with_lost_packets_ends_the_warm_up() {
+        let ms = Duration::from_millis;
+        // The first packet of each round is lost. Its repair waits in the queue behind the others,
+        // and all bytes arrive at once.
+        for (round_trip, rate, most) in [
+            (400, 16, 120 << 10),
+            (100, 32, 120 << 10),
+            (40, 125, 120 << 10),
+            (400, 62, 248 << 10),
+            (600, 125, 504 << 10),
+        ] {
+            let mut rounds = Rounds::new(Amount::OfPath);
+            let mut came = 0;
+            while let Some(bytes) = rounds.next_bytes() {
+                let took = ms(round_trip + bytes / rate);
+                let mut arrivals = rounds.arrivals();
+                (0..bytes.div_ceil(1200)).for_each(|_| arrivals.note(took));
+                came += bytes;
+                if !rounds.end_round(bytes, took, arrivals) {
+                    break;
+                }
+            }
+            assert_eq!(came, most, "{round_trip} ms, {rate} bytes a millisecond");
+        }
     }
 
     #[test]
