@@ -85,6 +85,14 @@ impl Gateway {
         learned
     }
 
+    /// Forgets the redirect that was looked up last. A page without pushes has not handled it, and
+    /// another response at its URL may set other cookies.
+    pub(super) fn forget_looked_up(&mut self) {
+        if let Some(targets) = &mut self.targets {
+            targets.looked_up = None;
+        }
+    }
+
     /// Returns whether the target of a redirect was looked up just now.
     pub(super) fn has_looked_up(&self, redirect: &str, target: &str) -> bool {
         let looked_up = self.targets.as_ref().and_then(|it| it.looked_up.as_ref());
@@ -100,6 +108,7 @@ impl Gateway {
         head: &ResponseHead,
         predictor: Option<&mut (dyn Predictor + '_)>,
     ) -> Option<(PageId, Learned)> {
+        self.forget_looked_up();
         let fetch = self.fetches.get(id).filter(|_| is_redirect(head))?;
         let (page, url) = (fetch.page, Arc::clone(&fetch.target.url));
         let request = fetch.request.clone().filter(|_| self.is_redirected(id))?;

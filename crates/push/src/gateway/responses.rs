@@ -149,6 +149,7 @@ impl Gateway {
         if let Some(predictor) = predictor.as_deref_mut() {
             self.misses.teach(predictor);
         }
+        self.forget_looked_up();
         let Some(response) = self.responses.get_mut(id) else {
             return Interest::default();
         };

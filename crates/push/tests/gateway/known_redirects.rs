@@ -98,6 +98,22 @@ fn redirect_with_a_cookie_for_its_host_is_followed() {
     }
 }
 
+/// The reload gets no pushes, so its page does not handle the redirect that was looked up.
+#[test]
+fn redirect_of_a_reload_shows_nothing_about_the_next() {
+    let (mut needs, pages) = (Needs::default(), site(redirect(TARGET)));
+    for _ in 0..3 {
+        visit(&mut needs, &pages, NAVIGATION, NAVIGATION);
+    }
+    let mut pair = Pair::new(&pages);
+    pair.predictor = Some(needs);
+    let reload = [NAVIGATION[0], ("cache-control", "no-cache")];
+    assert_eq!(pair.load(START, &reload).len(), 1);
+    let sets = redirect(TARGET).with("set-cookie", "a=1; Domain=a.test");
+    pair.serve(START, sets);
+    assert_eq!(pair.load(START, NAVIGATION), [START]);
+}
+
 #[test]
 fn other_request_for_the_target_ends_the_knowledge() {
     let (mut needs, pages) = (Needs::default(), site(redirect(TARGET)));
