@@ -153,9 +153,12 @@ impl Gateway {
         if page.unkept.contains(&fetch.target.hash) {
             return false;
         }
+        let unreported = &self.unreported;
         if page.known_resources.is_likely(fetch.target.hash)
             && !self.visitors.has_returned(&site)
-            && self.likely.permits(of)
+            && self
+                .likely
+                .permits(of, || unreported.values().any(|it| it.is_likely))
         {
             return true;
         }

@@ -2,7 +2,9 @@
 //! resources.
 //!
 //! A browser with a full cache has no use for such pushes. The first page of a session that gets
-//! them shows whether that is so, and later pages get none before its reports.
+//! them shows whether that is so, and later pages get none before its reports. If none of its
+//! pushes can bring a report any more, the trial passes to a later page. It never passes back, so
+//! each page has at most one.
 
 use super::table::PageId;
 
@@ -21,10 +23,14 @@ pub(super) enum LikelyPushes {
 }
 
 impl LikelyPushes {
-    /// Returns whether a likely push of a page may leave.
-    pub(super) fn permits(&mut self, page: PageId) -> bool {
-        if *self == Self::Untried {
-            *self = Self::Tried(page);
+    /// Returns whether a likely push of a page may leave. `awaits_report` tells whether the report
+    /// on an earlier one may still come.
+    pub(super) fn permits(&mut self, page: PageId, awaits_report: impl FnOnce() -> bool) -> bool {
+        match *self {
+            Self::Untried => *self = Self::Tried(page),
+            // Later pages have larger numbers.
+            Self::Tried(tried) if tried < page && !awaits_report() => *self = Self::Tried(page),
+            _ => {}
         }
         matches!(self, Self::Used) || *self == Self::Tried(page)
     }
@@ -36,5 +42,26 @@ impl LikelyPushes {
             (false, Self::Untried | Self::Tried(_)) => Self::Wasted,
             (false, other) => other,
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trial_passes_to_later_pages_only() {
+        let [first, second, third] = [1, 2, 3].map(PageId::from);
+        let mut likely = LikelyPushes::default();
+        assert!(likely.permits(second, || false));
+        assert!(likely.permits(second, || true), "its other pushes");
+        assert!(!likely.permits(third, || true), "a report may come");
+        assert!(likely.permits(third, || false));
+        for page in [first, second] {
+            assert!(!likely.permits(page, || false), "{page:?}");
+        }
+        likely.note(false);
+        let fourth = PageId::from(4);
+        assert!(!likely.permits(third, || false) && !likely.permits(fourth, || false));
     }
 }

@@ -163,3 +163,53 @@ fn visits_that_show_a_return_neither_count_nor_gain() {
     assert_eq!(visits, [0, 0, 0, 0, 3]);
     assert_eq!(early(&cookie), 0);
 }
+
+/// The page of another site, whose resources are likely as well.
+const OTHER: &str = "http://b.test/";
+const PHOTO: &str = "http://b.test/photo.png";
+
+/// Lets a browser load two pages in one session, whose resources nearly all visits transfer. It
+/// reports this on the images of the first page, or nothing. Returns whether the resource of the
+/// second page is sent before it is claimed.
+fn is_tried_again(fate: Option<Fate>) -> bool {
+    let mut needs = Needs::default();
+    for _ in 0..4 {
+        visit(&mut needs, &target(), NAVIGATION, Empty);
+        let mut pair = Pair::new(&[(OTHER, page("text/html", "<img src=photo.png>"))]);
+        pair.serve(PHOTO, fresh_image());
+        pair.predictor = Some(std::mem::take(&mut needs));
+        pair.send(OTHER, NAVIGATION);
+        pair.run_for(LOADED);
+        pair.report(Fate::Late, PHOTO);
+        pair.run_for(LOADED);
+        needs = pair.predictor.take().expect("the scene has a predictor");
+    }
+    let pages = [
+        (START, target()),
+        (OTHER, page("text/html", "<img src=photo.png>")),
+    ];
+    let mut pair = Pair::new(&pages);
+    for url in IMAGES.into_iter().chain([PHOTO]) {
+        pair.serve(url, fresh_image());
+    }
+    pair.predictor = Some(needs);
+    pair.send(START, NAVIGATION);
+    pair.run_for(LOADED);
+    assert_eq!(pair.take_asked().len(), 4, "the images are sent early");
+    for url in IMAGES {
+        fate.into_iter().for_each(|fate| pair.report(fate, url));
+    }
+    pair.run_for(LOADED);
+    pair.send(OTHER, NAVIGATION);
+    pair.run_for(LOADED);
+    pair.take_asked().iter().any(|it| it.url == PHOTO)
+}
+
+#[test]
+fn trial_passes_on_if_its_pushes_are_cancelled() {
+    assert!(is_tried_again(Some(Fate::Cancelled)));
+    assert!(is_tried_again(Some(Fate::Used)));
+    for fate in [None, Some(Fate::Wasted), Some(Fate::Validated)] {
+        assert!(!is_tried_again(fate), "{fate:?}");
+    }
+}
