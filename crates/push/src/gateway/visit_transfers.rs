@@ -3,7 +3,8 @@
 //!
 //! A visit begins with the request of a document that shows no earlier visit. Redirects belong to
 //! it, and so do the documents to which they lead. A resource counts as transferred if a request
-//! for it is answered with a body, or if the browser takes its push.
+//! for it is answered with a body, or if the browser takes its push. A document whose request shows
+//! an earlier visit has transfers of its own, which do not count.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,8 +17,9 @@ use crate::response_rules::redirect_target;
 use crate::transfers::KnownTransfers;
 use crate::wire::{RequestHashes, url_hash_of};
 
-/// The largest number of visits of a session. The oldest makes way.
-const MAX_VISITS: usize = 8;
+/// The largest number of visits of a session, those that do not count included. The oldest makes
+/// way.
+const MAX_VISITS: usize = 16;
 
 /// The largest number of documents of a visit.
 const MAX_DOCUMENTS: usize = 20;
@@ -30,7 +32,8 @@ struct Visit {
     /// The URL that the browser requested first.
     page: Arc<str>,
     browser: u32,
-    number: u32,
+    /// `None` if its transfers do not count.
+    number: Option<u32>,
     /// The URL hashes of that page and of the targets of its redirects.
     documents: Vec<u32>,
     /// The target of the last redirect, unless the browser has requested it.
@@ -40,9 +43,10 @@ struct Visit {
 }
 
 impl Visit {
-    /// Notes the target of a redirect.
+    /// Notes the target of a redirect. Behind a document that does not count, the target's own
+    /// request decides whether it begins a visit.
     fn redirect(&mut self, target: u32) {
-        self.awaited = Some(target);
+        self.awaited = self.number.map(|_| target);
         if self.documents.len() < MAX_DOCUMENTS {
             self.documents.push(target);
         }
@@ -71,15 +75,18 @@ impl VisitTransfers {
             target.into_iter().for_each(|target| visit.redirect(target));
             return visit.known.clone();
         }
-        if !has_no_sign(request) {
-            return KnownTransfers::default();
-        }
         let browser = RequestHashes::of(&request.fields).browser();
-        let known = predictor.transfers(browser, url);
+        let (known, number) = match has_no_sign(request) {
+            true => {
+                let known = predictor.transfers(browser, url);
+                (known, Some(predictor.begin_transfers(browser, url)))
+            }
+            false => (KnownTransfers::default(), None),
+        };
         let mut visit = Visit {
             page: Arc::clone(url),
             browser,
-            number: predictor.begin_transfers(browser, url),
+            number,
             documents: vec![hash],
             awaited: None,
             known: known.clone(),
@@ -111,8 +118,10 @@ impl VisitTransfers {
         let document = referrer.and_then(url_hash_of);
         let is_of = |it: &&Visit| document.is_some_and(|hash| it.documents.contains(&hash));
         let visit = self.0.iter().find(is_of).or_else(|| self.0.front());
-        if let Some(visit) = visit {
-            predictor.note_transfer(visit.browser, &visit.page, visit.number, hash);
+        if let Some(visit) = visit
+            && let Some(number) = visit.number
+        {
+            predictor.note_transfer(visit.browser, &visit.page, number, hash);
         }
     }
 }

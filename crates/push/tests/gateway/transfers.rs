@@ -164,6 +164,32 @@ fn visits_that_show_a_return_neither_count_nor_gain() {
     assert_eq!(early(&cookie), 0);
 }
 
+/// The browser has fresh copies of the images at its visit, and transfers them only with a later
+/// page of the site, whose request shows the return.
+#[test]
+fn transfers_of_a_return_do_not_belong_to_the_visit() {
+    let later = "http://a.test/later";
+    let mut needs = Needs::default();
+    for number in 1..=6 {
+        let mut pair = Pair::new(&[(START, target()), (later, target())]);
+        for url in IMAGES {
+            pair.serve(url, fresh_image());
+        }
+        pair.predictor = Some(needs);
+        pair.send(START, NAVIGATION);
+        pair.run_for(LOADED);
+        let asked: Vec<_> = pair.take_asked().into_iter().map(|it| it.url).collect();
+        assert_eq!(asked, [START], "visit {number}");
+        pair.send(later, &[NAVIGATION[0], ("cookie", "seen=1")]);
+        pair.run_for(LOADED);
+        for url in IMAGES {
+            pair.send(url, &[("referer", later)]);
+        }
+        pair.run_for(LOADED);
+        needs = pair.predictor.take().expect("the scene has a predictor");
+    }
+}
+
 /// The page of another site, whose resources are likely as well.
 const OTHER: &str = "http://b.test/";
 const PHOTO: &str = "http://b.test/photo.png";
