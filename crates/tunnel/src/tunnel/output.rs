@@ -50,7 +50,9 @@ impl Tunnel {
         self.write_resets(now, out, size);
         // Acknowledgements of all streams leave together, or those of one stream would seem to
         // overtake those of another.
-        if !self.acks.now.is_empty() || self.next_stream(now).is_some() {
+        if !self.acks.later.is_empty()
+            && (!self.acks.now.is_empty() || self.next_stream(now).is_some())
+        {
             self.flush_acks(Duration::MAX);
         }
         self.write_acks(out, size);

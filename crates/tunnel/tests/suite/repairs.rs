@@ -111,3 +111,28 @@ fn lost_acknowledgements_cause_no_spurious_losses() {
     let spurious: u64 = (0..20).map(spurious_losses).sum();
     assert!(spurious <= 4, "{spurious}");
 }
+
+/// With a lost datagram, the acknowledgements of several streams are missing. The first copy of a
+/// segment that is repeated then is acknowledged soon, which shows nothing about other segments.
+#[test]
+fn lost_acknowledgement_repeats_few_segments() {
+    let mut path = path();
+    path.client.counts_only = true;
+    let streams = [(); 8].map(|()| path.upload(b"GET"));
+    path.run_for(2 * ROUND_TRIP);
+    let response = pattern(400_000, 1);
+    for id in streams {
+        let mut data = response.clone().into();
+        let written = path.server.tunnel.write(id, &mut data);
+        written.expect("an open stream");
+    }
+    for _ in 0..20 {
+        path.run_for(ROUND_TRIP / 4);
+        path.lose_after = Some(3);
+    }
+    let stats = path.server.tunnel.stats();
+    assert!(stats.spurious <= 10, "{stats:?}");
+    path.run_for(10 * ROUND_TRIP);
+    let came = streams.map(|id| path.client.bytes_read.get(&id).copied());
+    assert_eq!(came, [Some(400_000); 8]);
+}
