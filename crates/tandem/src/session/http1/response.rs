@@ -339,29 +339,44 @@ mod tests {
     use super::super::Http1Session;
     use super::super::client::{CarrierState, Http1Client};
     use super::*;
-    use crate::exchange::{Exchange, Reply};
+    use crate::exchange::{Body, Chunk, Chunks, Exchange, Reply};
     use crate::path::Path;
     use crate::role_name::RoleName;
 
     /// Returns whether the connection is idle as soon as its reader has the last byte of a body,
     /// and the number of parts that follow.
     async fn is_idle_with_last_byte(response: &str) -> (bool, usize) {
-        let (near, mut far) = Path::pair(1 << 16);
         let session = Http1Session::new(Form::Origin, RoleName::Gateway);
+        let exchange = Exchange::internal(RequestHead::get(Scheme::Http, "a.example", "/"));
+        is_idle_after(session, exchange, response, || ()).await
+    }
+
+    /// Does the same with a session and an exchange. `after` is called when the reader has the last
+    /// byte.
+    async fn is_idle_after(
+        session: Http1Session,
+        mut exchange: Exchange,
+        response: &str,
+        after: impl FnOnce(),
+    ) -> (bool, usize) {
+        let (near, mut far) = Path::pair(1 << 16);
         let client = Rc::new(Http1Client::over(session, near));
         let used = Rc::clone(&client);
-        let mut exchange = Exchange::internal(RequestHead::get(Scheme::Http, "a.example", "/"));
         let mut reply =
             Reply::generate(
                 |mut sink| async move { used.exchange(&mut exchange, &mut sink).await },
             );
         let mut cx = Context::from_waker(std::task::Waker::noop());
         assert!(reply.poll_part(&mut cx).is_pending(), "the request leaves");
+        // The task of an upload sends the content.
+        tokio::task::yield_now().await;
         let write = far.write_all(response.as_bytes());
         write.await.expect("the client reads");
         assert!(matches!(reply.part().await, Some(Ok(Part::Head(_)))));
         assert!(matches!(reply.part().await, Some(Ok(Part::Data(data))) if data == "body"));
         let is_idle = matches!(&*client.state.borrow(), CarrierState::Idle(..));
+        after();
+        tokio::task::yield_now().await;
         let mut more = 0;
         while let Some(part) = reply.part().await {
             part.expect("no failure");
@@ -380,6 +395,54 @@ mod tests {
         let chunked = format!("{ok}Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n");
         assert_eq!(of(&format!("{chunked}\r\n")).await, (true, 0));
         assert_eq!(of(&format!("{chunked}X-Sum: 1\r\n\r\n")).await, (false, 1));
+    }
+
+    /// The trailers may be there when the content is passed on, and must not displace it.
+    #[tokio::test]
+    async fn trailers_follow_content_of_known_length() {
+        let mut session = Http1Session::new(Form::Origin, RoleName::Gateway);
+        session.one_exchange = true;
+        let mut request = RequestHead::get(Scheme::Http, "a.example", "/");
+        request.fields.push("te", "trailers");
+        let head = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n";
+        let response = format!("{head}body0\r\nX-Sum: 1\r\n\r\n");
+        let exchange = Exchange::internal(request);
+        let read = is_idle_after(session, exchange, &response, || ());
+        assert_eq!(read.await, (false, 1));
+    }
+
+    /// An upload has left whole, but its end may come while the reader has the last part.
+    #[tokio::test]
+    async fn exchange_awaits_the_end_of_its_upload() {
+        let upload = async {
+            let session = Http1Session::new(Form::Origin, RoleName::Gateway);
+            let mut request = RequestHead::get(Scheme::Http, "a.example", "/");
+            request.method = Method::Post;
+            let mut exchange = Exchange::internal(request);
+            let is_over = Rc::new(Cell::new(false));
+            let pieces = LateEnd(Some(Bytes::from_static(b"content")), Rc::clone(&is_over));
+            exchange.body = Body::new(pieces, Some(7));
+            let response = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody";
+            is_idle_after(session, exchange, response, || is_over.set(true)).await
+        };
+        let tasks = tokio::task::LocalSet::new();
+        assert_eq!(tasks.run_until(upload).await, (false, 0));
+    }
+
+    /// A body of one piece, which ends when its cell says so.
+    struct LateEnd(Option<Bytes>, Rc<Cell<bool>>);
+
+    impl Chunks for LateEnd {
+        fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
+            match (self.0.take(), self.1.get()) {
+                (Some(piece), _) => Poll::Ready(Some(Ok(Chunk::Data(piece)))),
+                (None, true) => Poll::Ready(None),
+                (None, false) => {
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            }
+        }
     }
 
     const LONG: Duration = Duration::from_secs(3600);
