@@ -274,9 +274,10 @@ impl PoliteState {
         Attempt::Over(Ok(()))
     }
 
-    /// Returns whether an origin serves more requests at once than it permits without measurement.
-    fn is_crowded(&self, (session, origin): &OriginKey) -> bool {
-        self.places.taken_at(*session, origin) > FLOOR
+    /// Returns whether an origin serves more requests at once than it permits without measurement,
+    /// or may have more connections. Idle ones count at the origin too.
+    fn is_crowded(&self, key: &OriginKey) -> bool {
+        self.places.taken_at(key.0, &key.1) > FLOOR || self.growths.connections(key).most > FLOOR
     }
 
     /// Closes surplus idle connections after a while, unless the origin is in use again.

@@ -148,6 +148,25 @@ async fn refusals_within_six_connections_are_passed_on() {
     assert_eq!(origin.asked.get(), 12, "no request is repeated");
 }
 
+/// Idle connections may be those that an origin counts.
+#[tokio::test(start_paused = true)]
+async fn refusal_beside_idle_connections_is_hidden() {
+    for (grows, expected) in [(true, Ok(200)), (false, Err(Kind::ConnectionRefused))] {
+        let asked = Cell::new(0);
+        let polite = self::polite(Rc::new(move |_: Exchange| match asked.replace(1) {
+            0 => Reply::fail(Error::new(Kind::ConnectionRefused, Side::Peer, "refused")),
+            _ => Reply::ready(ResponseHead::new(200), Bytes::new()),
+        }));
+        if grows {
+            grow(&polite);
+        }
+        let local = tokio::task::LocalSet::new();
+        let reply = polite.call(exchange(Method::Get, "a.test", false));
+        let answer = local.run_until(status(reply)).await;
+        assert_eq!(answer.map_err(|error| error.kind), expected);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn unrepeatable_request_waits_for_six_connections() {
     let origin = Scripted::new(usize::MAX, unavailable);
