@@ -103,7 +103,7 @@ fn load(auto: &mut Auto, session: u64, page: u64, now: i64) {
             status: 200,
             size: 12_000,
             referer: (asset > 0).then_some(&page_url),
-            agent: Some("Mozilla/5.0 Firefox/130"),
+            agent: Some(b"Mozilla/5.0 Firefox/130"),
             ..Exchange::default()
         });
     }
