@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn recovery_ignores_early_acknowledgements_of_repeated_segments() {
+    fn recovery_ignores_early_acks_of_repeated_segments() {
         let (mut recovery, rtt) = (Recovery::default(), rtt());
         let first = sent(&mut recovery, MS, 0);
         (1..8).for_each(|n| _ = sent(&mut recovery, MS, n));

@@ -44,7 +44,7 @@ impl ExperimentReport<'_> {
         };
         let mut out = String::from("<h2>How far passes differ</h2>\n");
         let seeds = if self.experiment.same_seed {
-            "All passes of a page have one seed: each loses the same packets, as long as it sends the same packets."
+            "All passes of a page have one seed: they lose the same packets, if they send the same."
         } else {
             "Each pass and page has a different seed, so that different packets are lost."
         };
