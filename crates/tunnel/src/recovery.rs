@@ -31,6 +31,8 @@ pub(crate) struct Transmission {
     pub(crate) datagram: u64,
     pub(crate) stamp: Stamp,
     pub(crate) retransmission: bool,
+    /// True for the first segment after a timer had ended: nothing had arrived for long.
+    pub(crate) after_timer: bool,
     pub(crate) in_flight: bool,
 }
 
@@ -102,9 +104,11 @@ impl Recovery {
         rtt: &Rtt,
     ) {
         // The acknowledgement of a retransmitted segment may be that of its first copy. It tells
-        // nothing if it comes too early (RFC 8985, section 6.2, step 2).
+        // nothing if it comes too early (RFC 8985, section 6.2, step 2). After a silence, it is
+        // more likely that the route has become shorter.
+        let may_be_first = transmission.retransmission && !transmission.after_timer;
         let passed = now.saturating_sub(transmission.sent);
-        if transmission.retransmission && rtt.min().is_some_and(|min| passed < min) {
+        if may_be_first && rtt.min().is_some_and(|min| passed < min) {
             return;
         }
         // A datagram acknowledges streams in any order.
@@ -200,6 +204,7 @@ mod tests {
             datagram,
             stamp: Stamp::default(),
             retransmission: false,
+            after_timer: false,
             in_flight: true,
         })
     }

@@ -368,9 +368,9 @@ impl Tunnel {
         bytes: usize,
         repeated: bool,
     ) {
-        self.timing.tail_probe = false;
         self.permits_marks = self.ecn.is_on();
         let number = self.record(now, id, piece.offset, bytes, repeated);
+        self.timing.tail_probe = false;
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.send.on_sent(piece, number);
             if stream.recv.ack_state() == AckState::None {
@@ -396,6 +396,7 @@ impl Tunnel {
             datagram: self.timing.datagram,
             stamp,
             retransmission: repeated,
+            after_timer: self.timing.tail_probe,
             in_flight: true,
         })
     }

@@ -136,3 +136,24 @@ fn lost_acknowledgement_repeats_few_segments() {
     let came = streams.map(|id| path.client.bytes_read.get(&id).copied());
     assert_eq!(came, [Some(400_000); 8]);
 }
+
+/// After a silence, the acknowledgement of a repeated segment comes early because the route has
+/// become shorter. All before the segment are repeated at once, not by a tail loss probe each.
+#[test]
+fn tail_is_repaired_on_a_shorter_route() {
+    let mut path = path();
+    let id = path.upload(&pattern(1_000_000, 1));
+    path.run_while(Duration::from_secs(20), |path| {
+        let came = path.server.received.get(&id).map(|(data, _)| data.len());
+        came.unwrap_or_default() < 980_000
+    });
+    let begun = path.now;
+    path.change_links(&LinkConfig {
+        delay: ROUND_TRIP / 8,
+        ..link()
+    });
+    path.run_while(Duration::from_secs(20), |path| !path.server.received[&id].1);
+    let took = path.now - begun;
+    // A tail loss probe leaves after two round trips.
+    assert!(took <= 3 * ROUND_TRIP, "{took:?}");
+}
