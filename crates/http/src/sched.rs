@@ -132,8 +132,8 @@ impl Sched {
         Some(key)
     }
 
-    /// Releases the memory of an empty queue, so that an idle session holds none. A small block that
-    /// stays also keeps the allocator from joining the larger ones around it.
+    /// Releases the memory of an empty queue, so that an idle session holds none. A small block
+    /// that stays also keeps the allocator from joining the larger ones around it.
     fn release_if_empty(&mut self) {
         if self.ready.is_empty() {
             self.ready = VecDeque::new();
