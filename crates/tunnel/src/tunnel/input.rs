@@ -290,7 +290,7 @@ impl Tunnel {
             .send
             .on_ack(offset, blocks, &mut arrived)
             .map_err(|_| InputError::Violation("an acknowledgement of data that was not sent"))?;
-        // In the order in which they left, or reordering is seen where there was none.
+        // The controllers take segments in the order in which they left.
         arrived.sort_unstable_by_key(|segment| segment.number);
         let opened = stream.send.on_window(window_end(offset, ack.window));
         let spurious = stream.send.on_duplicates(ack.duplicates);

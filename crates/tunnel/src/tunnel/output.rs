@@ -140,9 +140,6 @@ impl Tunnel {
         while out.len() + STREAM_HEADER + ACK_HEADER <= size
             && let Some(id) = self.acks.now.pop_first()
         {
-            if !self.streams.contains_key(&id) {
-                continue;
-            }
             if !self.write_ack(id, out, size) {
                 self.acks.now.insert(id);
                 return;
@@ -154,7 +151,8 @@ impl Tunnel {
         self.repeat_acks(out, size);
     }
 
-    /// Writes the acknowledgement of an open stream. Returns false if not all of its blocks fit.
+    /// Writes the acknowledgement of a stream, unless it has ended. Returns false if not all of its
+    /// blocks fit.
     fn write_ack(&mut self, id: u32, out: &mut Vec<u8>, size: usize) -> bool {
         let Some(stream) = self.streams.get_mut(&id) else {
             return true;

@@ -247,6 +247,20 @@ impl Path {
         self.client.tunnel.finish(id).expect("an open stream");
         id
     }
+
+    /// Uploads data, the datagram of which with this number is lost. Returns the time until all
+    /// have arrived.
+    pub(crate) fn upload_with_loss(&mut self, data: &[u8], number: u64) -> Duration {
+        let begun = self.now;
+        self.lose_after = Some(number);
+        let id = self.upload(data);
+        self.run_while(Duration::from_secs(5), |path| {
+            !path.server.received.get(&id).is_some_and(|(_, end)| *end)
+        });
+        assert_eq!(self.lose_after, None, "a datagram was lost");
+        assert!(self.server.received[&id].0 == data);
+        self.now - begun
+    }
 }
 
 /// Bytes that differ from place to place.
