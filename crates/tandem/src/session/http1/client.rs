@@ -164,17 +164,16 @@ impl Http1Client {
                 small_body.is_some()
             };
             path.flush().await.map_err(sent_error)?;
+            let is_reused = self.answered.get() > 0;
             let mut reader = ResponseReader {
-                method: &exchange.request.method,
-                is_reused: self.answered.get() > 0,
-                limits: &self.session.limits,
-                timeout: self.session.response_timeout,
-                timer: &mut timer,
-                progress: None,
-                input: Bytes::new(),
-                held: None,
                 trailers_after_length: self.session.one_exchange
                     && exchange.request.fields.has_token("te", "trailers"),
+                ..ResponseReader::new(
+                    &self.session,
+                    &exchange.request.method,
+                    is_reused,
+                    &mut timer,
+                )
             };
             // The rare cases are boxed, so that they do not enlarge the future of each exchange.
             let path = if !upgrade && (exchange.body.is_empty() || has_small_body) {

@@ -418,18 +418,18 @@ impl Http1Client {
             client: self,
             is_over: false,
         };
+        let is_reused = self.answered.get() > 0;
         let mut reader = ResponseReader {
-            method: &exchange.request.method,
-            is_reused: self.answered.get() > 0,
-            limits: &self.session.limits,
-            timeout: self.session.response_timeout,
-            timer: &mut timer,
-            progress: None,
             input,
             // The response may have to be read on another connection. Browsers take hints for
             // documents only.
             held: is_pipelinable(exchange).then(Vec::new),
-            trailers_after_length: false,
+            ..ResponseReader::new(
+                &self.session,
+                &exchange.request.method,
+                is_reused,
+                &mut timer,
+            )
         };
         let response = async {
             let response = reader.heads(&mut path, sink).await?;

@@ -19,9 +19,9 @@ use tandem_http::{Fields, Method, ResponseHead};
 use tokio::io::AsyncRead;
 use tokio::time::{Instant, Sleep};
 
-use super::buffers;
 use super::content::Progress;
 use super::decode::decode_part;
+use super::{Http1Session, buffers};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Part, Sink};
 use crate::moment;
@@ -89,6 +89,28 @@ pub(super) struct ResponseReader<'a> {
     /// True if trailers may follow content of known length
     /// ([`Http1Session::one_exchange`](super::Http1Session::one_exchange)).
     pub(super) trailers_after_length: bool,
+}
+
+impl<'a> ResponseReader<'a> {
+    /// Creates the state before the first byte of a response.
+    pub(super) const fn new(
+        session: &'a Http1Session,
+        method: &'a Method,
+        is_reused: bool,
+        timer: &'a mut ReadTimer,
+    ) -> Self {
+        Self {
+            method,
+            is_reused,
+            limits: &session.limits,
+            timeout: session.response_timeout,
+            timer,
+            progress: None,
+            input: Bytes::new(),
+            held: None,
+            trailers_after_length: false,
+        }
+    }
 }
 
 impl ResponseReader<'_> {
@@ -336,7 +358,6 @@ mod tests {
     use tandem_http::{RequestHead, Scheme};
     use tokio::io::AsyncWriteExt as _;
 
-    use super::super::Http1Session;
     use super::super::client::{CarrierState, Http1Client};
     use super::*;
     use crate::exchange::{Body, Chunk, Chunks, Exchange, Reply};
