@@ -103,7 +103,7 @@ impl Gateways {
         let mut rounds = Rounds::new(amount);
         while let Some(asked) = rounds.next_bytes().filter(|_| !self.draining.get()) {
             let begun = Instant::now();
-            let filling = self.fill_round(asked, rounds.arrivals());
+            let filling = self.fill_round(asked, begun, rounds.arrivals());
             let Ok(filled) = tokio::time::timeout(ROUND_LIMIT, filling).await else {
                 break;
             };
@@ -136,14 +136,14 @@ impl Gateways {
         Ok(())
     }
 
-    /// Runs one round, over several streams if it is long. Returns the number of received bytes and
-    /// their arrivals.
+    /// Runs one round, which begins at `begun`, over several streams if it is long. Returns the
+    /// number of received bytes and their arrivals.
     async fn fill_round(
         self: &Rc<Self>,
         bytes: u64,
+        begun: Instant,
         arrivals: Arrivals,
     ) -> Result<(u64, Arrivals), Error> {
-        let begun = Instant::now();
         let arrivals = Rc::new(Cell::new(arrivals));
         let mut fills = JoinSet::new();
         for part in warm_up::parts(bytes) {
