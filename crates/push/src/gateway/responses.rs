@@ -283,8 +283,6 @@ impl Gateway {
         if predictor.serves_one_user() && is_navigation(request) {
             let browser = RequestHashes::of(&request.fields).browser();
             learned.hosts = predictor.asked_hosts(browser, url);
-        }
-        if predictor.serves_one_user() && is_navigation(request) {
             let known = self.note_document(now, answer, url, head, predictor);
             learned.note_transfers(known, predictor.permits_likely());
         }
