@@ -21,6 +21,7 @@ use std::path::Path;
 pub use caching::Caching;
 pub(crate) use caching::{Kept, date};
 pub(crate) use cookies::name as cookie_name;
+pub use fill::seed;
 pub use site::{Asset, Reference, Site};
 
 /// Most resources of a page.

@@ -135,11 +135,7 @@ fn record(setup: &Setup, trial: &Trial, began: Instant, outcome: Outcome) -> Rec
 /// handshake or a warm-up, and their median would be that of a single sample.
 fn link_seed(seed: u64, pass: u64, page: &str) -> u64 {
     let name = page.rsplit('/').next().unwrap_or(page);
-    // FNV-1a.
-    let page = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    seed.wrapping_mul(1009).wrapping_add(pass) ^ page
+    seed.wrapping_mul(1009).wrapping_add(pass) ^ tandem_web::page::seed(name.as_bytes())
 }
 
 fn site(

@@ -48,8 +48,8 @@ impl Fill {
     }
 }
 
-/// A seed from text (FNV-1a).
-pub(super) fn seed(text: &[u8]) -> u64 {
+/// Returns a seed from text (FNV-1a).
+pub fn seed(text: &[u8]) -> u64 {
     text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &b| {
         (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
     })
