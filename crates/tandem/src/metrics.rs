@@ -254,6 +254,8 @@ metrics! {
         "Relay: requests that the next hop refused, since it does not admit the relay.";
     warm_up_bytes "counter"
         "Gateway: filler bytes sent to open the congestion windows of new sessions.";
+    warm_up_bytes_received "counter"
+        "Gateway: filler bytes of clients, which open their own congestion windows.";
     pushes_promised "counter" "Gateway: resources offered as pushes.";
     push_bytes_sent "counter" "Gateway: bytes of bodies fetched for pushes.";
     pages_pushed "counter"

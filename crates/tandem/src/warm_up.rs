@@ -1,6 +1,6 @@
 //! Requests for filler data. A client requests them to open the congestion window of a new session
-//! before it is needed, or to compare two ways to a gateway. [`crate::middle::warm_up`] is the
-//! gateway's side.
+//! before it is needed, or to compare two ways to a gateway. It sends filler data of its own, so
+//! that many requests of a page can leave at once. [`crate::middle::warm_up`] is the gateway's side.
 
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ pub const MOST: u64 = 4 << 20;
 const MEASURE: &str = "/measure/";
 /// Bytes that a gateway sends on a session at most, for comparisons.
 pub const MOST_MEASURED: u64 = 16 << 20;
+
+/// Filler bytes for one part of a message.
+pub static FILLER: [u8; 16 << 10] = [0; 16 << 10];
 
 /// Returns a request for this number of bytes.
 pub fn request(bytes: u64) -> RequestHead {
@@ -64,6 +67,11 @@ const RATE: u64 = 2560 << 10;
 /// 400 ms or more.
 const SHORT: u64 = 256 << 10;
 const LONG: u64 = 1 << 20;
+/// The bytes that the client receives for each byte that it sends. The requests of a page are much
+/// shorter than its responses.
+const UPLINK_SHARE: u64 = 8;
+/// The most bytes that the client sends: about 45 packets.
+const UPLINK_MOST: u64 = 64 << 10;
 /// The bytes of the first round: half of the initial window of a new connection (RFC 6928).
 const FIRST_ROUND: u64 = 8 << 10;
 
@@ -137,12 +145,22 @@ impl Arrivals {
     }
 }
 
-/// The rounds in which a client requests its filler bytes. Each round is twice as long as the last,
+/// The direction in which filler bytes travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    /// To the client.
+    Down,
+    /// To the gateway.
+    Up,
+}
+
+/// The rounds in which filler bytes travel in one direction. Each round is twice as long as the last,
 /// as the congestion window doubles. It is smaller than the window, so that a concurrent request
 /// finds room.
 #[derive(Clone, Debug)]
 pub struct Rounds {
     amount: Amount,
+    direction: Direction,
     spent: u64,
     round: u64,
     shortest: Option<Duration>,
@@ -155,6 +173,7 @@ impl Rounds {
     pub const fn new(amount: Amount) -> Self {
         Self {
             amount,
+            direction: Direction::Down,
             spent: 0,
             round: FIRST_ROUND,
             shortest: None,
@@ -162,9 +181,24 @@ impl Rounds {
         }
     }
 
+    /// Returns the rounds in which the client then sends filler bytes. The shortest round is known.
+    #[must_use]
+    pub const fn uplink(&self) -> Self {
+        Self {
+            direction: Direction::Up,
+            shortest: self.shortest,
+            ..Self::new(self.amount)
+        }
+    }
+
     /// Returns the bytes of the next round. Returns `None` after the last one.
     pub fn next_bytes(&self) -> Option<u64> {
-        let left = self.amount.bytes(self.shortest).saturating_sub(self.spent);
+        let requested = self.amount.bytes(self.shortest);
+        let all = match self.direction {
+            Direction::Down => requested,
+            Direction::Up => (requested / UPLINK_SHARE).min(UPLINK_MOST),
+        };
+        let left = all.saturating_sub(self.spent);
         (left > 0).then(|| self.round.min(left))
     }
 
@@ -220,9 +254,15 @@ mod tests {
     /// Returns the filler bytes and the rounds over a path with a round trip in milliseconds and a
     /// rate in bytes per millisecond.
     fn warmed(amount: Amount, round_trip: u64, rate: u64) -> (u64, usize) {
-        let (mut rounds, mut bytes, mut count) = (Rounds::new(amount), 0, 0);
+        travelled(Rounds::new(amount), round_trip, rate)
+    }
+
+    /// Returns the same for these rounds.
+    fn travelled(mut rounds: Rounds, round_trip: u64, rate: u64) -> (u64, usize) {
+        let (mut bytes, mut count) = (0, 0);
         while let Some(asked) = rounds.next_bytes() {
-            let dialling = if count == 0 { 2 * round_trip } else { 0 };
+            let is_first = count == 0 && rounds.shortest.is_none();
+            let dialling = if is_first { 2 * round_trip } else { 0 };
             let took = Duration::from_millis(dialling + round_trip + asked / rate);
             (bytes, count) = (bytes + asked, count + 1);
             if !rounds.end_round(asked, took, rounds.arrivals()) {
@@ -242,6 +282,24 @@ mod tests {
         assert_eq!(warmed(Amount::OfPath, 2000, fast), (LONG, 8));
         assert_eq!(warmed(Amount::Bytes(20_000), 400, fast), (20_000, 2));
         assert_eq!(warmed(Amount::Bytes(0), 400, fast), (0, 0));
+    }
+
+    #[test]
+    fn uplink_gets_an_eighth_and_at_most_64_kib() {
+        let up = |amount, round_trip, rate| {
+            let mut down = Rounds::new(amount);
+            for _ in 0..2 {
+                let took = Duration::from_millis(round_trip);
+                down.end_round(1, took, down.arrivals());
+            }
+            travelled(down.uplink(), round_trip, rate)
+        };
+        assert_eq!(up(Amount::OfPath, 100, 1 << 20), (32 << 10, 3));
+        assert_eq!(up(Amount::OfPath, 400, 1 << 20), (64 << 10, 4));
+        assert_eq!(up(Amount::Bytes(20_000), 400, 1 << 20), (2_500, 1));
+        assert_eq!(up(Amount::Bytes(0), 400, 1 << 20), (0, 0));
+        // 128 kbit/s: the second round takes 1.4 s, and is hardly faster than the first.
+        assert_eq!(up(Amount::OfPath, 400, 16), (24 << 10, 2));
     }
 
     #[test]

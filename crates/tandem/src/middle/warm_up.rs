@@ -6,25 +6,25 @@
 //! its estimate of the path while the session is idle. Other congestion controls restart after a
 //! pause (RFC 5681 section 4.1), so the gateway sends no filler over them.
 //!
+//! A client also sends filler bytes, in the body of such a request. The gateway reads them before it
+//! ends its response, so that the client can measure the round.
+//!
 //! A client compares two ways by filler bytes as well. The gateway sends those at any time.
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_push::wire::is_reserved;
 
-use crate::error::Error;
-use crate::exchange::{Exchange, Part, Parts, Reply};
+use crate::error::{Error, Kind, Side};
+use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
 use crate::middle::max_forwards;
 use crate::stage::Stage;
-use crate::warm_up::{MOST, MOST_MEASURED, asked, measured};
-
-/// The filler bytes of one part of the response.
-static NOTHING: [u8; 16 << 10] = [0; 16 << 10];
+use crate::warm_up::{FILLER, MOST, MOST_MEASURED, asked, measured};
 
 /// The warm-up stage of one session.
 pub struct WarmUp {
@@ -38,6 +38,8 @@ struct WarmUpSession {
     left: Cell<u64>,
     /// The same for comparisons of ways.
     measured_left: Cell<u64>,
+    /// The number of filler bytes that the session may still receive.
+    received_left: Cell<u64>,
 }
 
 impl WarmUp {
@@ -48,9 +50,27 @@ impl WarmUp {
             session: Rc::new(WarmUpSession {
                 left: Cell::new(if lasts { MOST } else { 0 }),
                 measured_left: Cell::new(MOST_MEASURED),
+                received_left: Cell::new(MOST),
             }),
             next,
         }
+    }
+}
+
+impl WarmUpSession {
+    /// Counts filler bytes of the client, and fails if they are too many.
+    fn receive(&self, bytes: u64) -> Result<(), Error> {
+        let left = self.received_left.get().checked_sub(bytes);
+        let too_many = || {
+            Error::new(
+                Kind::Protocol,
+                Side::Client,
+                "it sends too much filler data",
+            )
+        };
+        self.received_left.set(left.ok_or_else(too_many)?);
+        METRICS.warm_up_bytes_received.add(bytes);
+        Ok(())
     }
 }
 
@@ -65,6 +85,7 @@ impl Stage for WarmUp {
         };
         Reply::new(Filling {
             head_sent: false,
+            body: exchange.body,
             left,
             measures: measured.is_some(),
             session: Rc::clone(&self.session),
@@ -81,6 +102,8 @@ fn is_for_origin(request: &RequestHead) -> bool {
 /// The response to one round.
 struct Filling {
     head_sent: bool,
+    /// The filler bytes of the client.
+    body: Body,
     left: u64,
     /// True if the bytes compare two ways.
     measures: bool,
@@ -92,16 +115,22 @@ impl Parts for Filling {
         None
     }
 
-    fn poll_part(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         if !self.head_sent {
             self.head_sent = true;
             return Poll::Ready(Some(Ok(Part::Head(ResponseHead::new(200)))));
         }
+        while let Some(chunk) = ready!(self.body.poll_chunk(cx)) {
+            if let Chunk::Data(data) = chunk? {
+                self.session.receive(data.len() as u64)?;
+            }
+        }
+        self.body = Body::empty();
         let (session_left, counter) = match self.measures {
             true => (&self.session.measured_left, &METRICS.measured_bytes),
             false => (&self.session.left, &METRICS.warm_up_bytes),
         };
-        let count = self.left.min(session_left.get()).min(NOTHING.len() as u64);
+        let count = self.left.min(session_left.get()).min(FILLER.len() as u64);
         if count == 0 {
             return Poll::Ready(None);
         }
@@ -109,7 +138,7 @@ impl Parts for Filling {
         session_left.set(session_left.get() - count);
         counter.add(count);
         Poll::Ready(Some(Ok(Part::Data(Bytes::from_static(
-            &NOTHING[..count as usize],
+            &FILLER[..count as usize],
         )))))
     }
 }
@@ -120,7 +149,7 @@ mod tests {
     use tandem_push::wire::{NextPush, companion_request};
 
     use super::*;
-    use crate::exchange::Peer;
+    use crate::exchange::{Chunks, Peer};
     use crate::middle::entrusted::probe;
     use crate::warm_up::{measuring, request};
 
@@ -146,6 +175,16 @@ mod tests {
         Exchange {
             request: request.into(),
             ..exchange(0)
+        }
+    }
+
+    /// A body of one piece with this number of bytes.
+    struct Whole(u64);
+
+    impl Chunks for Whole {
+        fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
+            let bytes = vec![0; std::mem::take(&mut self.0) as usize];
+            Poll::Ready((!bytes.is_empty()).then(|| Ok(Chunk::Data(bytes.into()))))
         }
     }
 
@@ -183,10 +222,24 @@ mod tests {
     }
 
     #[test]
+    fn filler_of_a_client_is_read_within_bounds() {
+        let session = stage(true);
+        let sending = |bytes: u64| Exchange {
+            body: Body::new(Whole(bytes), Some(bytes)),
+            ..exchange(1)
+        };
+        assert_eq!(taken(&mut session.call(sending(MOST)), 9), (200, 1));
+        let mut reply = session.call(sending(1));
+        assert_eq!(taken(&mut reply, 1), (200, 0));
+        let failed = reply.poll_part(&mut Context::from_waker(std::task::Waker::noop()));
+        assert!(matches!(failed, Poll::Ready(Some(Err(_)))), "{failed:?}");
+    }
+
+    #[test]
     fn warm_up_ends_with_a_request() {
         let session = stage(true);
         let mut warming = session.call(exchange(1 << 20));
-        assert_eq!(taken(&mut warming, 3), (200, 2 * NOTHING.len() as u64));
+        assert_eq!(taken(&mut warming, 3), (200, 2 * FILLER.len() as u64));
         assert_eq!(taken(&mut session.call(page()), 9), (204, 0));
         assert_eq!(taken(&mut warming, 9), (0, 0));
         assert_eq!(

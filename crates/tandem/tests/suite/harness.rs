@@ -473,7 +473,8 @@ pub(crate) struct Way {
 #[derive(Default)]
 struct WayState {
     connections: AtomicUsize,
-    down: AtomicUsize,
+    /// The bytes to the gateway, and those from it.
+    passed: [AtomicUsize; 2],
     /// The relay drops the bytes of the connections up to this number.
     silent: AtomicUsize,
     /// The connections to the gateway.
@@ -520,9 +521,14 @@ impl Way {
         self.state.end.is_open()
     }
 
+    /// Returns the number of bytes to the gateway so far.
+    pub(crate) fn up(&self) -> usize {
+        self.state.passed[0].load(Ordering::SeqCst)
+    }
+
     /// Returns the number of bytes from the gateway so far.
     pub(crate) fn down(&self) -> usize {
-        self.state.down.load(Ordering::SeqCst)
+        self.state.passed[1].load(Ordering::SeqCst)
     }
 
     /// Drops the bytes of the first `count` connections, without closing them.
@@ -532,16 +538,13 @@ impl Way {
 
     /// Drops all further bytes of the present connections, without closing them.
     pub(crate) fn lose(&self) {
-        self.state
-            .silent
-            .store(self.connections(), Ordering::SeqCst);
+        self.lose_first(self.connections());
     }
 
     /// Closes the present connections at both ends.
     pub(crate) fn close(&self) {
         for far in self.state.open.lock().unwrap().drain(..) {
-            // An error means that the connection has ended.
-            let _ = far.shutdown(std::net::Shutdown::Both);
+            let _ = far.shutdown(std::net::Shutdown::Both); // It may have ended.
         }
     }
 }
@@ -553,9 +556,7 @@ impl WayState {
             if number <= self.silent.load(Ordering::SeqCst) {
                 continue;
             }
-            if down {
-                self.down.fetch_add(count, Ordering::SeqCst);
-            }
+            self.passed[usize::from(down)].fetch_add(count, Ordering::SeqCst);
             if to.write_all(&buffer[..count]).is_err() {
                 return;
             }

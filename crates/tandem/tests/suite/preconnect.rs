@@ -17,6 +17,9 @@ const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 /// only after them.
 const WARM_UP: usize = (8 + 16 + 32) << 10;
 
+/// The filler that comes for each byte of filler that the client sends.
+const UPLINK_SHARE: usize = 8;
+
 /// Returns true if connections of this machine can use BBR.
 fn has_bbr() -> bool {
     block_on(async {
@@ -77,6 +80,8 @@ fn first_request_uses_preconnected_session() {
         // Without BBR the gateway answers with an empty body.
         let least = if has_bbr() { WARM_UP } else { 1 };
         until("the filler did not come", || way.down() >= least);
+        let least_up = if has_bbr() { WARM_UP / UPLINK_SHARE } else { 1 };
+        until("the client sent no filler", || way.up() >= least_up);
         let before = way.down();
         assert!(
             before < least + 2_000,

@@ -2,18 +2,20 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tandem_http::Priority;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::Gateways;
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Exchange, Isolation, Part, Reply};
+use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Reply};
 use crate::priority::{Precedence, SharedPriority};
 use crate::session::Connected;
-use crate::warm_up::{self, Amount, Arrivals, Rounds};
+use crate::warm_up::{self, Amount, Arrivals, FILLER, Rounds};
 
 /// The longest time for a round. A path that needs longer has no capacity to spare.
 const ROUND_LIMIT: Duration = Duration::from_secs(60);
@@ -97,18 +99,41 @@ impl Gateways {
         (done, slot.map(|slot| Rc::clone(&slot.current)))
     }
 
-    /// Requests filler bytes in rounds. The warm-up ends early at a request, and when the path has
-    /// no more capacity.
+    /// Requests filler bytes in rounds, and then sends some. The warm-up ends early at a request,
+    /// and when the path has no more capacity.
     async fn warm_up(self: &Rc<Self>, amount: Amount) -> Result<(), Error> {
         let mut rounds = Rounds::new(amount);
         while let Some(asked) = rounds.next_bytes().filter(|_| !self.draining.get()) {
             let begun = Instant::now();
             let filling = self.fill_round(asked, begun, rounds.arrivals());
             let Ok(filled) = tokio::time::timeout(ROUND_LIMIT, filling).await else {
-                break;
+                return Ok(());
             };
             let (came, arrivals) = filled?;
-            if came < asked || !rounds.end_round(asked, begun.elapsed(), arrivals) {
+            if came < asked {
+                return Ok(());
+            }
+            if !rounds.end_round(asked, begun.elapsed(), arrivals) {
+                break;
+            }
+        }
+        self.warm_up_uplink(rounds.uplink()).await
+    }
+
+    /// Sends filler bytes in rounds. The requests of a page leave within a few milliseconds, each
+    /// in a packet of its own, and TCP sends ten packets in the first round trip. Each round
+    /// requests one byte, which the gateway does not send after a request for an origin.
+    async fn warm_up_uplink(self: &Rc<Self>, mut rounds: Rounds) -> Result<(), Error> {
+        while let Some(bytes) = rounds.next_bytes().filter(|_| !self.draining.get()) {
+            let begun = Instant::now();
+            let mut exchange = warm_up_exchange(1);
+            exchange.body = Body::new(Filler(bytes), Some(bytes));
+            let sending = self.read_filler(exchange, || ());
+            let Ok(answered) = tokio::time::timeout(ROUND_LIMIT, sending).await else {
+                break;
+            };
+            let may_go_on = answered? == 1;
+            if !may_go_on || !rounds.end_round(bytes, begun.elapsed(), rounds.arrivals()) {
                 break;
             }
         }
@@ -122,7 +147,10 @@ impl Gateways {
     /// kind answers.
     pub async fn prepare(self: &Rc<Self>, isolation: &Isolation) -> Result<(), Error> {
         self.establish(isolation).await?;
-        let mut reply = self.filler(isolation, 0);
+        let mut reply = self.filler(Exchange {
+            isolation: isolation.clone(),
+            ..warm_up_exchange(0)
+        });
         while let Some(part) = reply.part().await {
             match part? {
                 Part::Head(head) if head.status == 407 => return Err(super::unauthorized(false)),
@@ -166,7 +194,16 @@ impl Gateways {
     /// Requests filler bytes on one stream, and returns the number of received bytes. Calls
     /// `on_data` when some arrive.
     async fn fill(self: &Rc<Self>, bytes: u64, on_data: impl Fn()) -> Result<u64, Error> {
-        let mut reply = self.filler(&Isolation::none(), bytes);
+        self.read_filler(warm_up_exchange(bytes), on_data).await
+    }
+
+    /// Makes a request for filler bytes, and returns the number of received ones.
+    async fn read_filler(
+        self: &Rc<Self>,
+        exchange: Exchange,
+        on_data: impl Fn(),
+    ) -> Result<u64, Error> {
+        let mut reply = self.filler(exchange);
         let mut came = 0;
         while let Some(part) = reply.part().await {
             match part? {
@@ -186,10 +223,8 @@ impl Gateways {
         Ok(came)
     }
 
-    /// Requests filler bytes on the session of a key.
-    fn filler(self: &Rc<Self>, isolation: &Isolation, bytes: u64) -> Reply {
-        let mut exchange = warm_up_exchange(bytes);
-        exchange.isolation = isolation.clone();
+    /// Makes a request for filler bytes on the session of its key.
+    fn filler(self: &Rc<Self>, mut exchange: Exchange) -> Reply {
         let pool = Rc::clone(self);
         Reply::generate(
             move |mut sink| async move { pool.try_gateways(&mut exchange, &mut sink).await },
@@ -204,6 +239,17 @@ impl Gateways {
                 async move { gateway.transport.get_ready(&gateway.target).await },
             );
         }
+    }
+}
+
+/// A body of this number of filler bytes.
+struct Filler(u64);
+
+impl Chunks for Filler {
+    fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
+        let bytes = &FILLER[..FILLER.len().min(self.0 as usize)];
+        self.0 -= bytes.len() as u64;
+        Poll::Ready((!bytes.is_empty()).then(|| Ok(Chunk::Data(Bytes::from_static(bytes)))))
     }
 }
 
