@@ -11,10 +11,13 @@
 //! ```
 //!
 //! Two sockets may have one address only with `SO_REUSEPORT`, and only if they belong to the same
-//! user. A listener has the option while it takes over an address and after it was handed over, and
-//! not between. Two processes that both accept can therefore not share an address. On IPv6, Linux
-//! compares a new socket with one other only, which may be that of a drain. A listener that takes
-//! over an address there looks at all of them.
+//! user. A listener has the option while it takes over an address and from its own handover on, and
+//! not between. Two processes that both accept can therefore not share an address.
+//!
+//! A listener that takes over an address looks at the other sockets there before it drops the
+//! option. If one of them has no peer, the handover is under way: without the option, the remaining
+//! connections would get no sockets, and the new listener would get their datagrams. On IPv6, the
+//! other one may also accept, since Linux compares a new socket with one other only.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -40,22 +43,25 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     match bind_with(address, false) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let socket = UdpSocket::from(bind_with(address, true)?);
-            SockRef::from(&socket).set_reuse_port(false)?;
-            // Without the kernel's table, the address counts as taken.
-            if address.is_ipv6() && has_other(&socket).unwrap_or(true) {
+            // Without the kernel's table, an address of IPv6 counts as taken.
+            if has_other(&socket).unwrap_or_else(|_| address.is_ipv6()) {
                 return Err(error);
             }
+            SockRef::from(&socket).set_reuse_port(false)?;
             Ok(socket)
         }
         bound => bound.map(UdpSocket::from),
     }
 }
 
-/// Returns true if another socket without a peer has the address of this IPv6 socket.
+/// Returns true if another socket without a peer has the address of this socket.
 fn has_other(socket: &UdpSocket) -> io::Result<bool> {
     let own = format!("/proc/self/fd/{}", socket.as_raw_fd());
     let (inode, address) = (std::fs::metadata(own)?.ino(), socket.local_addr()?);
-    let table = std::fs::read_to_string("/proc/self/net/udp6")?;
+    let table = std::fs::read_to_string(match address {
+        SocketAddr::V4(_) => "/proc/self/net/udp",
+        SocketAddr::V6(_) => "/proc/self/net/udp6",
+    })?;
     let mut entries = table.lines().skip(1).filter_map(entry);
     Ok(entries.any(|(other, number)| {
         let overlaps = other.ip() == address.ip()
@@ -74,12 +80,16 @@ fn entry(line: &str) -> Option<(SocketAddr, u64)> {
     let state = columns.nth(1)?;
     let inode = columns.nth(5)?.parse().ok()?;
     let mut octets = [0; 16];
-    for (at, word) in octets.chunks_exact_mut(4).enumerate() {
+    for (at, word) in octets.chunks_exact_mut(4).take(ip.len() / 8).enumerate() {
         let digits = ip.get(8 * at..8 * at + 8)?;
         word.copy_from_slice(&u32::from_str_radix(digits, 16).ok()?.to_ne_bytes());
     }
-    let address = (Ipv6Addr::from(octets), u16::from_str_radix(port, 16).ok()?);
-    (state == UNCONNECTED).then(|| (address.into(), inode))
+    let ip = match (ip.len(), octets) {
+        (8, [a, b, c, d, ..]) => IpAddr::from([a, b, c, d]),
+        _ => IpAddr::from(octets),
+    };
+    let address = SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?);
+    (state == UNCONNECTED).then_some((address, inode))
 }
 
 /// Binds a socket. If it is `shared`, others of this user may have the address too.
@@ -275,6 +285,41 @@ mod tests {
         assert!(bind(local).is_ok());
     }
 
+    /// The next process tries again, and the connections of this one get their sockets meanwhile.
+    #[test]
+    fn listener_takes_no_address_during_a_handover() {
+        let (any4, local4) = (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::LOCALHOST.into());
+        let (any6, local6) = (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::LOCALHOST.into());
+        for (ip, reached) in [
+            (local4, local4),
+            (any4, local4),
+            (local6, local6),
+            (any6, local6),
+        ] {
+            let listener = bind(SocketAddr::new(ip, 0)).expect("a port");
+            let local = listener.local_addr().expect("bound");
+            let option = SockRef::from(&listener);
+            option.set_reuse_port(true).expect("set");
+            let mut connections = Vec::new();
+            for _ in 0..2 {
+                let refused = bind(local).expect_err("it would get their datagrams");
+                assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+                let client = client(SocketAddr::new(reached, local.port()));
+                let flow = Flow {
+                    own: Some(reached),
+                    peer: client.local_addr().expect("bound"),
+                };
+                let own = connected(local, &flow).expect("bound").expect("a socket");
+                client.send(b"data").expect("sent");
+                assert_eq!(next(&own), b"data");
+                connections.push((client, own));
+            }
+            hand_over(&listener, &[]).expect("handed over");
+            assert!(bind(local).is_ok(), "the handover is over");
+        }
+    }
+
+    /// A process of an earlier version begins without a look at the other sockets.
     #[test]
     fn handover_goes_on_if_the_next_process_has_begun() {
         let listener = bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
@@ -286,7 +331,9 @@ mod tests {
         });
         SockRef::from(&listener).set_reuse_port(true).expect("set");
         let own = connected(local, &first).expect("bound").expect("a socket");
-        let successor = bind(local).expect("the address is free");
+        let successor = UdpSocket::from(bind_with(local, true).expect("a shared address"));
+        let option = SockRef::from(&successor);
+        option.set_reuse_port(false).expect("set");
         let sockets = hand_over(&listener, &[second]).expect("handed over");
         assert!(sockets[0].is_none(), "the next process has its datagrams");
         for client in &clients {
