@@ -35,16 +35,25 @@ pub(crate) const DATAGRAMS_UNSENT: usize = 8 << 10;
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// The time without a datagram after which a connection is lost, in milliseconds.
 const IDLE: u32 = 50_000;
+/// The round trip to assume at the beginning, if it is not known (RFC 9002 section 6.2.2).
+const UNKNOWN_ROUND_TRIP: Duration = Duration::from_millis(333);
 
 /// The option of an endpoint that chooses the congestion control.
 pub(crate) const CONGESTION: &str = "congestion";
 
-/// Returns the parameters that both ends share. `congestion` is the congestion control of TCP, and
-/// the default here.
-pub(crate) fn transport(
-    endpoint: &Endpoint,
-    congestion: &str,
-) -> Result<TransportConfig, BadEndpoint> {
+/// Returns the congestion control. `congestion` is that of TCP, and the default here.
+fn algorithm(endpoint: &Endpoint, congestion: &str) -> Result<Algorithm, BadEndpoint> {
+    Ok(match endpoint.option(CONGESTION) {
+        Some("cubic") => Algorithm::Cubic,
+        Some("bbr") => Algorithm::Bbr,
+        None if congestion == "cubic" => Algorithm::Cubic,
+        None => Algorithm::Bbr,
+        Some(_) => return Err(endpoint.bad("congestion= may be cubic or bbr")),
+    })
+}
+
+/// Returns the parameters that both ends share.
+fn transport(algorithm: Algorithm) -> TransportConfig {
     let mut config = TransportConfig::default();
     config
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
@@ -54,27 +63,32 @@ pub(crate) fn transport(
         .datagram_receive_buffer_size(Some(DATAGRAMS_UNREAD))
         .datagram_send_buffer_size(DATAGRAMS_UNSENT)
         // The spin bit would show the round trip to everyone on the path.
-        .allow_spin(false);
-    let algorithm = match endpoint.option(CONGESTION) {
-        Some("cubic") => Algorithm::Cubic,
-        Some("bbr") => Algorithm::Bbr,
-        None if congestion == "cubic" => Algorithm::Cubic,
-        None => Algorithm::Bbr,
-        Some(_) => return Err(endpoint.bad("congestion= may be cubic or bbr")),
-    };
-    config.congestion_controller_factory(Arc::new(Factory(algorithm)));
-    Ok(config)
+        .allow_spin(false)
+        .congestion_controller_factory(Arc::new(Factory(algorithm)));
+    config
 }
 
 /// Checks the options without access to files.
 pub(crate) fn check(endpoint: &Endpoint) -> Result<(), BadEndpoint> {
-    transport(endpoint, "").map(drop)
+    algorithm(endpoint, "").map(drop)
 }
+
+/// Returns the round trip to assume at the beginning, if an earlier connection has measured this
+/// one (RFC 9002 section 6.2.2). The first packets are repeated after three times the result. That
+/// is at least 200 ms, a second as for an unknown round trip at most, and otherwise four times the
+/// earlier round trip, with 30 ms for computations.
+fn assumed(round_trip: Duration) -> Duration {
+    let third = (round_trip.saturating_mul(4)).saturating_add(Duration::from_millis(30)) / 3;
+    third.clamp(Duration::from_millis(67), UNKNOWN_ROUND_TRIP)
+}
+
+/// Makes the parameters of a connection from the round trip to assume.
+type MakeTransport = dyn Fn(Duration) -> Arc<TransportConfig>;
 
 /// The parameters of a client.
 pub(crate) struct ClientSettings {
     tls: Arc<rustls::ClientConfig>,
-    transport: Arc<TransportConfig>,
+    transport: Box<MakeTransport>,
     /// The parameters of a connection without tickets.
     plain: ClientConfig,
     /// True if the client has a certificate, which early data would not show.
@@ -96,8 +110,9 @@ impl ClientSettings {
             return self.plain();
         };
         let mut config = ClientConfig::new(Arc::new(crypto));
+        let round_trip = tickets.round_trip().map_or(UNKNOWN_ROUND_TRIP, assumed);
         config
-            .transport_config(Arc::clone(&self.transport))
+            .transport_config((self.transport)(round_trip))
             .token_store(Arc::clone(tickets) as _);
         config
     }
@@ -123,15 +138,19 @@ pub(crate) fn client(
     let tls = Arc::clone(tls.connector()?.config());
     let crypto = QuicClientConfig::try_from(Arc::clone(&tls));
     let mut config = ClientConfig::new(Arc::new(crypto.map_err(|_| no_cipher())?));
-    let mut transport = transport(endpoint, congestion)?;
-    transport
-        .keep_alive_interval(Some(KEEP_ALIVE))
-        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW.min(stream_window)))
-        .max_concurrent_bidi_streams(VarInt::from_u32(0))
-        .max_concurrent_uni_streams(VarInt::from_u32(GATEWAY_UNI_STREAMS));
-    let transport = Arc::new(transport);
+    let algorithm = algorithm(endpoint, congestion)?;
+    let transport = Box::new(move |round_trip| {
+        let mut transport = transport(algorithm);
+        transport
+            .initial_rtt(round_trip)
+            .keep_alive_interval(Some(KEEP_ALIVE))
+            .stream_receive_window(VarInt::from_u32(STREAM_WINDOW.min(stream_window)))
+            .max_concurrent_bidi_streams(VarInt::from_u32(0))
+            .max_concurrent_uni_streams(VarInt::from_u32(GATEWAY_UNI_STREAMS));
+        Arc::new(transport)
+    });
     config
-        .transport_config(Arc::clone(&transport))
+        .transport_config(transport(UNKNOWN_ROUND_TRIP))
         // A token of the gateway would link the client's sessions.
         .token_store(Arc::new(NoneTokenStore));
     Ok(ClientSettings {
@@ -156,7 +175,7 @@ pub(crate) fn server(
     issued: Option<&Arc<Issued>>,
 ) -> Result<ServerConfig, TransportError> {
     let congestion = context.socket.map(|options| options.congestion);
-    let mut transport = transport(endpoint, &congestion.unwrap_or_default())?;
+    let mut transport = transport(algorithm(endpoint, &congestion.unwrap_or_default())?);
     let max_streams = context.max_streams;
     let clients = context.client_ca.map(|ca| ClientCertificates {
         ca,
@@ -193,4 +212,18 @@ fn no_cipher() -> TlsError {
     TlsError::Config(rustls::Error::General(
         "the cryptography lacks the cipher of QUIC's first packets".into(),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_packets_are_repeated_after_some_round_trips() {
+        for (round_trip, expected) in [(0, 67), (42, 67), (60, 90), (240, 330), (600, 333)] {
+            let assumed = assumed(Duration::from_millis(round_trip)).as_millis();
+            assert_eq!(assumed, expected, "{round_trip} ms");
+        }
+        assert_eq!(assumed(Duration::MAX), UNKNOWN_ROUND_TRIP);
+    }
 }

@@ -1,5 +1,5 @@
 //! The knowledge of a client about earlier connections: session tickets of TLS (RFC 8446 section
-//! 4.6.1) and address tokens of QUIC (RFC 9000 section 8.1.3).
+//! 4.6.1), address tokens of QUIC (RFC 9000 section 8.1.3), and the round trip.
 //!
 //! A gateway can link the connections that show its tickets. A ticket is therefore shown once, and
 //! only by a connection with the same isolation key and the same own address
@@ -10,9 +10,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
-use quinn::TokenStore;
+use quinn::{Connection, TokenStore};
 use rustls::NamedGroup;
 use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::pki_types::ServerName;
@@ -61,6 +62,8 @@ struct State {
     next: u64,
     tokens: VecDeque<Bytes>,
     group: Option<NamedGroup>,
+    /// The round trip of the last handshake.
+    round_trip: Option<Duration>,
 }
 
 impl State {
@@ -69,6 +72,7 @@ impl State {
         if self.age.is_over(now) {
             self.tickets.clear();
             self.tokens.clear();
+            self.round_trip = None;
         }
     }
 }
@@ -82,6 +86,7 @@ impl Tickets {
             next: 0,
             tokens: VecDeque::new(),
             group: None,
+            round_trip: None,
         }))
     }
 
@@ -105,6 +110,21 @@ impl Tickets {
         Unanswered(Arc::clone(self))
     }
 
+    /// Returns the round trip of the last handshake, if it is known.
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
+        let mut state = self.lock();
+        state.expire(Clocks::now());
+        state.round_trip
+    }
+
+    /// Notes the round trip of a connection, if it was measured.
+    pub(crate) fn measured(&self, connection: &Connection) {
+        // quinn returns an assumed one before.
+        if connection.stats().frame_rx.acks > 0 {
+            self.lock().round_trip = Some(connection.rtt());
+        }
+    }
+
     /// Notes the beginning of a connection.
     pub(crate) fn begun(&self) {
         let (mut state, now) = (self.lock(), Clocks::now());
@@ -117,6 +137,18 @@ impl Tickets {
         let (mut state, now) = (self.lock(), Clocks::now());
         state.expire(now);
         state.age.ended(now);
+    }
+}
+
+/// Notes the round trip of a connection at the end of its handshake.
+pub(crate) struct Measured {
+    pub(crate) tickets: Arc<Tickets>,
+    pub(crate) connection: Connection,
+}
+
+impl Drop for Measured {
+    fn drop(&mut self) {
+        self.tickets.measured(&self.connection);
     }
 }
 
@@ -188,8 +220,6 @@ impl TokenStore for Tickets {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 168, 0, 2));
@@ -234,6 +264,23 @@ mod tests {
             past.system -= Duration::from_secs(601);
             tickets.lock().age = Age::new(address == HOME, past);
             assert_eq!(tickets.take(""), expected);
+        }
+    }
+
+    #[test]
+    fn round_trip_is_kept_as_tickets_are() {
+        const RTT: Option<Duration> = Some(Duration::from_millis(90));
+        for (address, expected) in [(HOME, None), (PUBLIC, RTT)] {
+            let mut memory = Memory::default();
+            let tickets = memory.of(&key("a"), address);
+            assert_eq!(tickets.round_trip(), None);
+            tickets.lock().round_trip = RTT;
+            assert_eq!(memory.of(&key("a"), address).round_trip(), RTT);
+            assert_eq!(memory.of(&key("b"), address).round_trip(), None);
+            let mut past = Clocks::now();
+            past.system -= Duration::from_secs(601);
+            tickets.lock().age = Age::new(address == HOME, past);
+            assert_eq!(tickets.round_trip(), expected);
         }
     }
 

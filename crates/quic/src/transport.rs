@@ -33,7 +33,7 @@ use crate::listener::{Accepting, Handshakes, Hubs};
 use crate::resets::Resets;
 use crate::settings::{self, CONGESTION, ClientSettings};
 use crate::socket::ClientSocket;
-use crate::tickets::{Memory, Tickets};
+use crate::tickets::{Measured, Memory, Tickets};
 
 /// The transport `quic`. All threads share it.
 #[derive(Debug, Default)]
@@ -224,6 +224,7 @@ impl Dialling {
         };
         io.handle().spawn(guard.run());
         let shown = tickets.clone().zip(mark);
+        let measuring = tickets.clone();
         let alive = Alive::new(tickets, io);
         let mut limit = Box::pin(no_answer(self.timeout, Arc::clone(&watch)));
         let waits = |of: &Isolation| self.memory.borrow().are_unanswered(of);
@@ -234,13 +235,17 @@ impl Dialling {
         let connecting = match early {
             Ok((connection, accepted)) => {
                 let unanswered = shown.as_ref().map(|(tickets, _)| tickets.unanswered());
+                let measured = shown.as_ref().map(|(tickets, _)| Measured {
+                    tickets: Arc::clone(tickets),
+                    connection: connection.clone(),
+                });
                 let mut early = Early::new(accepted, limit);
                 if let Some((tickets, mark)) = shown {
                     early = early.showing(tickets, mark);
                 }
                 let carried =
                     QuicCarrier::new(connection, self.alpn, Side::Peer, Some(early), alive);
-                carried.hold_while_early((confirm, unanswered));
+                carried.hold_while_early((confirm, unanswered, measured));
                 return Ok(carried.watched_by(watch));
             }
             Err(connecting) => connecting,
@@ -249,6 +254,9 @@ impl Dialling {
             connected = connecting => match connected {
                 Ok(connection) => {
                     drop(confirm);
+                    if let Some(tickets) = measuring {
+                        tickets.measured(&connection);
+                    }
                     let carried = QuicCarrier::new(connection, self.alpn, Side::Peer, None, alive);
                     Ok(carried.watched_by(watch))
                 }

@@ -200,6 +200,24 @@ fn returning_client_saves_a_round_trip() {
     }
 }
 
+/// For an unknown round trip, the time is a second.
+#[test]
+fn lost_flight_is_repeated_after_the_earlier_round_trip() {
+    let pair = Pair::start(Duration::from_millis(100));
+    pair.visit();
+    // A machine that is busy for a moment may take longer.
+    let mut requests = (0..5).map(|_| {
+        pair.path.lose_first_flight();
+        let (seen, times) = pair.get("/second");
+        pair.idle();
+        println!("{seen:?} {times:?}");
+        assert!(times.request >= Duration::from_millis(200), "{times:?}");
+        times.request
+    });
+    assert!(requests.any(|request| request < Duration::from_millis(900)));
+    pair.stop();
+}
+
 /// A server sends a push before the handshake is over. Its bytes are not those of a client, which
 /// keeps a limited number of them for a second transmission.
 #[test]

@@ -20,7 +20,13 @@ struct State {
     clients: AtomicUsize,
     /// The first flight of the next client, while it is recorded.
     flight: Mutex<Option<Flight>>,
+    /// The first flight of the next client, while it is lost.
+    lost: Mutex<Option<Lost>>,
 }
+
+/// The client whose first flight is lost, and the time of its first datagram.
+#[derive(Default)]
+struct Lost(Option<(SocketAddr, Instant)>);
 
 #[derive(Default)]
 struct Flight {
@@ -42,6 +48,9 @@ impl SlowPath {
             let mut outer = HashMap::new();
             receive(&near, &state, |datagram, from| {
                 note(&state, datagram, from);
+                if is_lost(&state, from) {
+                    return;
+                }
                 let outer = outer.entry(from).or_insert_with(|| {
                     state.clients.fetch_add(1, Ordering::SeqCst);
                     let far = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -63,6 +72,11 @@ impl SlowPath {
     /// Records the first flight of the next client.
     pub(crate) fn record(&self) {
         *self.state.flight.lock().unwrap() = Some(Flight::default());
+    }
+
+    /// Loses the first flight of the next client.
+    pub(crate) fn lose_first_flight(&self) {
+        *self.state.lost.lock().unwrap() = Some(Lost::default());
     }
 
     /// Returns the datagrams that the client sent before it received one.
@@ -93,6 +107,16 @@ fn note(state: &State, datagram: &[u8], from: SocketAddr) {
     {
         flight.datagrams.push(datagram.to_vec());
     }
+}
+
+/// Returns true if a datagram is of the flight that is lost.
+fn is_lost(state: &State, from: SocketAddr) -> bool {
+    const FLIGHT: Duration = Duration::from_millis(50);
+    let (mut lost, now) = (state.lost.lock().unwrap(), Instant::now());
+    lost.as_mut().is_some_and(|lost| {
+        let (of, begun) = *lost.0.get_or_insert((from, now));
+        of == from && now < begun + FLIGHT
+    })
 }
 
 /// Passes the datagrams of the gateway back to a client.
