@@ -9,17 +9,17 @@
 //! that was sent there, as in RFC 9000, section 8.2. Until then it sends to the old address. The
 //! same holds if the client's datagrams arrive at another of the gateway's addresses.
 
+mod begin;
 mod returning;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use dimpl::DtlsCertificate;
-use dimpl::{Config as DtlsConfig, Dtls, Output};
+use dimpl::{Dtls, Output};
 use ring::rand::{SecureRandom, SystemRandom};
 use tandem_tunnel::{Closed, Config as TunnelConfig, Side, Tunnel};
 use thiserror::Error;
@@ -71,9 +71,6 @@ pub enum AssociationError {
     Closed(#[from] Closed),
 }
 
-/// The settings and the identity with which an end of DTLS begins.
-type Begin = (Arc<DtlsConfig>, DtlsCertificate);
-
 /// An end of an association.
 pub struct Association {
     start: Instant,
@@ -92,7 +89,7 @@ pub struct Association {
     ended: Option<AssociationError>,
     wrap: Wrap,
     /// The settings and identity of a client, while another cookie may be needed.
-    begin: Option<Box<Begin>>,
+    begin: Option<Box<begin::Begin>>,
     /// The ends of the path to the peer.
     ends: Ends,
     /// The ends of a new path to the client, and the bytes that the client has to repeat.
@@ -136,14 +133,6 @@ fn random<const N: usize>() -> [u8; N] {
         .fill(&mut bytes)
         .expect("the system has random numbers");
     bytes
-}
-
-/// Returns the end of DTLS that has sent nothing yet.
-fn dtls(begin: &Begin, side: Side, now: Instant) -> Dtls {
-    let (config, certificate) = begin;
-    let mut dtls = Dtls::new_13(Arc::clone(config), certificate.clone(), now);
-    dtls.set_active(side == Side::Client);
-    dtls
 }
 
 impl Association {
@@ -190,8 +179,19 @@ impl Association {
         wrap: Wrap,
         now: Instant,
     ) -> Self {
-        let begin = Box::new((Arc::clone(&settings.dtls), certificate));
-        let dtls = dtls(&begin, side, now);
+        let repeats = &settings.repeats;
+        let dtls = match &wrap {
+            Wrap::Data(id) => repeats.of_gateway(id.is_of_token()),
+            _ => repeats.of_client(None),
+        };
+        let dtls = begin::dtls(dtls, certificate.clone(), side, now);
+        let begin = (side == Side::Client).then(|| {
+            Box::new(begin::Begin {
+                repeats: repeats.clone(),
+                identity: certificate,
+                round_trip: None,
+            })
+        });
         let config = settings.tunnel.clone();
         Self {
             start: now,
@@ -207,7 +207,7 @@ impl Association {
             connected: false,
             ended: None,
             wrap,
-            begin: (side == Side::Client).then_some(begin),
+            begin,
             ends,
             candidate: None,
             tails: VecDeque::new(),
@@ -328,19 +328,6 @@ impl Association {
             dtls.handle_timeout(now)?;
             dtls.handle_packet(records)
         });
-    }
-
-    /// Sends the first flight with the present cookie. After an earlier cookie or token, DTLS
-    /// begins again. Data has the id of this cookie and answers no earlier flight, which DTLS would
-    /// repeat.
-    fn send_first_flight(&mut self, arrival: Arrival) {
-        if self.dtls_timeout.is_some()
-            && let Some(begin) = &self.begin
-        {
-            self.dtls = dtls(begin, self.side, arrival.now);
-            self.waits = Waits::default();
-        }
-        self.with_dtls(arrival, |dtls| dtls.handle_timeout(arrival.now));
     }
 
     /// Runs a call of DTLS, and acts on its output.
@@ -527,6 +514,7 @@ impl Association {
             }
             *due = now + *wait;
             *wait = (*wait * 2).min(Duration::from_secs(4));
+            self.waits.on_packet(now);
             Envelope::Hello { nonce: *nonce }.append(out);
             return Some(self.ends);
         }

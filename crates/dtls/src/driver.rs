@@ -51,6 +51,7 @@ pub(crate) struct Driver {
 impl Drop for Driver {
     /// Tells the peer if the task ends with its thread.
     fn drop(&mut self) {
+        self.keep_round_trip();
         self.shared.association.borrow_mut().close(0);
         let mut batch = Batch::default();
         self.gather(&mut batch);
@@ -59,6 +60,14 @@ impl Drop for Driver {
 }
 
 impl Driver {
+    /// Keeps the round trip for the next association.
+    fn keep_round_trip(&self) {
+        let round_trip = self.shared.association.borrow_mut().tunnel().first_rtt();
+        if let (Some(keeping), Some(round_trip)) = (&self.keeping, round_trip) {
+            keeping.note_round_trip(round_trip);
+        }
+    }
+
     pub(crate) async fn run(mut self) {
         METRICS.dtls_associations.add(1);
         loop {
@@ -267,6 +276,8 @@ impl Driver {
             && let Some(own) = self.socket.own_address()
         {
             keeping.keep(own, token);
+            let round_trip = association.tunnel().first_rtt();
+            round_trip.inspect(|round_trip| keeping.note_round_trip(*round_trip));
         }
         METRICS.dtls_datagrams_received.add(count);
         let facts = &self.facts;

@@ -76,6 +76,11 @@ impl AssociationId {
         Self(self.0 | TOKEN_BIT)
     }
 
+    /// Returns true if this is the id of a client with a token.
+    pub(crate) const fn is_of_token(self) -> bool {
+        self.0 & TOKEN_BIT != 0
+    }
+
     /// Returns the bytes on the wire.
     pub const fn to_bytes(self) -> [u8; 4] {
         self.0.to_be_bytes()

@@ -1,4 +1,4 @@
-//! The address tokens that a client keeps for its return to a gateway.
+//! The address tokens that a client keeps for its return to a gateway, and the round trip.
 //!
 //! A gateway can link the associations that show its tokens. A token is therefore shown once, and
 //! only by an association with the same isolation key and the same own address, as over QUIC.
@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use tandem::back::policy::is_public;
 use tandem::exchange::Isolation;
@@ -27,12 +28,15 @@ pub(crate) struct Kept(RefCell<State>);
 struct State {
     age: Age,
     tokens: VecDeque<AddressToken>,
+    /// The last round trip that an association has measured.
+    round_trip: Option<Duration>,
 }
 
 impl State {
     fn expire(&mut self, now: Clocks) {
         if self.age.is_over(now) {
             self.tokens.clear();
+            self.round_trip = None;
         }
     }
 }
@@ -42,15 +46,19 @@ impl Kept {
         Rc::new(Self(RefCell::new(State {
             age: Age::new(!is_public(own), Clocks::now()),
             tokens: VecDeque::new(),
+            round_trip: None,
         })))
     }
 
     /// Notes the beginning of an association, and takes the last token.
-    fn begun(&self, now: Clocks) -> Option<AddressToken> {
+    fn begun(&self, now: Clocks) -> Earlier {
         let mut state = self.0.borrow_mut();
         state.expire(now);
         state.age.begun(now);
-        state.tokens.pop_back()
+        Earlier {
+            token: state.tokens.pop_back(),
+            round_trip: state.round_trip,
+        }
     }
 
     fn ended(&self, now: Clocks) {
@@ -69,7 +77,15 @@ impl Kept {
     }
 }
 
-/// The place for the tokens of one association.
+/// The knowledge with which an association begins.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Earlier {
+    /// The token to show.
+    pub(crate) token: Option<AddressToken>,
+    pub(crate) round_trip: Option<Duration>,
+}
+
+/// The place for the knowledge of one association.
 pub(crate) struct Keeping {
     memory: Memory,
     isolation: Isolation,
@@ -78,22 +94,18 @@ pub(crate) struct Keeping {
 }
 
 impl Keeping {
-    /// Begins an association of an isolation key from `own`. Returns the token to show as well, if
-    /// there is one.
-    pub(crate) fn begin(
-        memory: &Memory,
-        isolation: &Isolation,
-        own: IpAddr,
-    ) -> (Self, Option<AddressToken>) {
+    /// Begins an association of an isolation key from `own`. Returns the knowledge of earlier ones
+    /// as well.
+    pub(crate) fn begin(memory: &Memory, isolation: &Isolation, own: IpAddr) -> (Self, Earlier) {
         let kept = memory.borrow_mut().of(isolation, own, || Kept::new(own));
-        let token = kept.begun(Clocks::now());
+        let earlier = kept.begun(Clocks::now());
         let keeping = Self {
             memory: Rc::clone(memory),
             isolation: isolation.clone(),
             own,
             kept,
         };
-        (keeping, token)
+        (keeping, earlier)
     }
 
     /// Keeps a token that came to the address `own` of this machine, unless its isolation key was
@@ -116,6 +128,11 @@ impl Keeping {
         }
         self.kept.put(token);
     }
+
+    /// Notes the round trip, as the association measures it now.
+    pub(crate) fn note_round_trip(&self, round_trip: Duration) {
+        self.kept.0.borrow_mut().round_trip = Some(round_trip);
+    }
 }
 
 impl Drop for Keeping {
@@ -126,8 +143,6 @@ impl Drop for Keeping {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 168, 0, 2));
@@ -145,7 +160,7 @@ mod tests {
     fn visit(memory: &Memory, name: &str, own: IpAddr, number: u8) -> Option<AddressToken> {
         let (mut keeping, shown) = Keeping::begin(memory, &key(name), own);
         keeping.keep(own, token(number));
-        shown
+        shown.token
     }
 
     #[test]
@@ -155,9 +170,9 @@ mod tests {
         assert_eq!(visit(&memory, "b", HOME, 2), None);
         assert_eq!(visit(&memory, "a", PUBLIC, 3), None);
         let (_first, shown) = Keeping::begin(&memory, &key("a"), HOME);
-        assert_eq!(shown, Some(token(1)));
+        assert_eq!(shown.token, Some(token(1)));
         let (_second, shown) = Keeping::begin(&memory, &key("a"), HOME);
-        assert_eq!(shown, None, "it was shown");
+        assert_eq!(shown.token, None, "it was shown");
         assert_eq!(visit(&memory, "b", HOME, 4), Some(token(2)));
     }
 
@@ -166,7 +181,7 @@ mod tests {
         let memory = Memory::default();
         let (mut keeping, _) = Keeping::begin(&memory, &key("a"), PUBLIC);
         (0..9).for_each(|number| keeping.keep(PUBLIC, token(number)));
-        let shown = || Keeping::begin(&memory, &key("a"), PUBLIC).1;
+        let shown = || Keeping::begin(&memory, &key("a"), PUBLIC).1.token;
         let shown: Vec<_> = std::iter::from_fn(shown).collect();
         assert_eq!(shown, [8, 7, 6, 5].map(token));
     }
@@ -205,7 +220,28 @@ mod tests {
             let mut now = Clocks::now();
             now.monotonic += Duration::from_secs(601);
             let kept = memory.borrow_mut().of(&key("a"), own, || Kept::new(own));
-            assert_eq!(kept.begun(now), expected);
+            assert_eq!(kept.begun(now).token, expected);
+        }
+    }
+
+    #[test]
+    fn round_trip_is_kept_as_tokens_are() {
+        const RTT: Duration = Duration::from_millis(90);
+        for (own, expected) in [(HOME, None), (PUBLIC, Some(RTT))] {
+            let memory = Memory::default();
+            let (keeping, earlier) = Keeping::begin(&memory, &key("a"), own);
+            assert_eq!(earlier.round_trip, None);
+            keeping.note_round_trip(RTT);
+            let begin = |name, own| Keeping::begin(&memory, &key(name), own).1.round_trip;
+            assert_eq!(begin("a", own), Some(RTT));
+            assert_eq!(begin("b", own), None);
+            let elsewhere = IpAddr::from([192, 168, 0, 3]);
+            assert_eq!(begin("a", elsewhere), None);
+            drop(keeping);
+            let mut now = Clocks::now();
+            now.monotonic += Duration::from_secs(601);
+            let kept = memory.borrow_mut().of(&key("a"), own, || Kept::new(own));
+            assert_eq!(kept.begun(now).round_trip, expected);
         }
     }
 }

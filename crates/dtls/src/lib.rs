@@ -8,7 +8,7 @@
 //! - [`envelope`], [`cookie`]: the datagrams around DTLS, and the proof of a client's address.
 //! - [`token`], `kept`: the proof of a client that returns, and the client's memory of such proofs.
 //! - [`association`], `wrap`, `settings`: DTLS and tunnel of one peer, without sockets or clocks.
-//! - `waits`: the round trip of a handshake.
+//! - `waits`, `repeats`: the round trip of a handshake, and the time after which that is repeated.
 //! - `crypto`, `certificates`: the cryptography of DTLS by ring, and the certificates of both ends.
 //! - [`ends`]: the two addresses of an association's path.
 //! - `port`, `batch`: system calls that carry many datagrams, with marks of congestion.
@@ -34,6 +34,7 @@ mod hub;
 mod inbox;
 mod kept;
 mod port;
+mod repeats;
 mod settings;
 mod socket;
 mod stream;

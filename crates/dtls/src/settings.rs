@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use dimpl::Config as DtlsConfig;
@@ -10,6 +9,7 @@ use tandem_tunnel::Config as TunnelConfig;
 
 use crate::crypto;
 use crate::envelope::{DATA_HEADER, LARGEST};
+use crate::repeats::Repeats;
 
 /// The size of the handshake's datagrams, which fit every path.
 const HANDSHAKE_MTU: usize = 1200;
@@ -31,7 +31,7 @@ const RESPONSE_WINDOW: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The settings of DTLS.
-    pub(crate) dtls: Arc<DtlsConfig>,
+    pub(crate) repeats: Repeats,
     /// The settings of the tunnel.
     pub tunnel: TunnelConfig,
     /// The buffer for the output of DTLS, which the associations of a thread share.
@@ -49,20 +49,24 @@ impl Settings {
         timeout: Duration,
         client_certificates: bool,
     ) -> Result<Self, String> {
-        let dtls = DtlsConfig::builder()
-            .with_crypto_provider(crypto::provider())
-            .dtls12_cipher_suites(&[])
-            .mtu(HANDSHAKE_MTU - DATA_HEADER - 17)
-            .max_queue_rx(MAX_RECORDS)
-            .max_queue_tx(MAX_RECORDS)
-            .handshake_timeout(timeout)
-            // The envelope has a cookie, which needs no state.
-            .use_server_cookie(false)
-            .require_client_certificate(client_certificates)
-            .build()
-            .map_err(|error| error.to_string())?;
+        let make = move |time, repetitions| {
+            DtlsConfig::builder()
+                .with_crypto_provider(crypto::provider())
+                .dtls12_cipher_suites(&[])
+                .mtu(HANDSHAKE_MTU - DATA_HEADER - 17)
+                .max_queue_rx(MAX_RECORDS)
+                .max_queue_tx(MAX_RECORDS)
+                .handshake_timeout(timeout)
+                .flight_start_rto(time)
+                .flight_retries(repetitions)
+                // The envelope has a cookie, which needs no state.
+                .use_server_cookie(false)
+                .require_client_certificate(client_certificates)
+                .build()
+                .map_err(|error| error.to_string())
+        };
         Ok(Self {
-            dtls: Arc::new(dtls),
+            repeats: Repeats::new(Rc::new(make))?,
             tunnel,
             scratch: Rc::new(RefCell::new(vec![0; SCRATCH])),
         })

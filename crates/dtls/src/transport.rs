@@ -197,7 +197,7 @@ struct Dialling {
     identity: Option<Identity>,
     name: ServerName<'static>,
     timeout: Duration,
-    /// The gateway's tokens, if the client keeps them.
+    /// The knowledge about the gateway, if the client keeps it.
     memory: Option<Memory>,
 }
 
@@ -228,8 +228,11 @@ impl Dialling {
         let keeping = memory
             .zip(socket.own_address())
             .map(|((memory, isolation), own)| Keeping::begin(memory, isolation, own));
-        let (keeping, token) = keeping.unzip();
-        if let Some(token) = token.flatten() {
+        let (keeping, earlier) = keeping.unzip();
+        if let Some(round_trip) = earlier.as_ref().and_then(|earlier| earlier.round_trip) {
+            association.expect_round_trip(round_trip);
+        }
+        if let Some(token) = earlier.and_then(|earlier| earlier.token) {
             association.show(&token, now);
         }
         let mut driver = driver(association, socket, Side::Peer, CLIENT_STREAMS);

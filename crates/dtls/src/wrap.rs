@@ -45,6 +45,13 @@ impl Wrap {
         true
     }
 
+    /// Repeats a hello after this time, unless it would be repeated before.
+    pub(crate) fn repeat_hello_after(&mut self, time: Duration) {
+        if let Self::Hello { wait, .. } = self {
+            *wait = time.min(*wait);
+        }
+    }
+
     /// Takes the gateway's reply to a hello, or to a cookie that it does not know: the gateway was
     /// restarted, or the client's address has changed. Returns false if it changes nothing.
     pub(crate) fn take_retry(&mut self, nonce: Nonce, id: AssociationId, cookie: Cookie) -> bool {

@@ -36,6 +36,7 @@ mod provided_streams;
 #[path = "../../../tandem/tests/suite/provided_ways.rs"]
 mod provided_ways;
 mod refusals;
+mod repeats;
 mod returning;
 #[expect(dead_code, reason = "the tests of early data use the rest")]
 #[path = "../../../quic/tests/suite/slow_path.rs"]
