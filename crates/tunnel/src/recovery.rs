@@ -10,13 +10,14 @@ use std::time::Duration;
 use crate::congestion::Stamp;
 use crate::rtt::Rtt;
 
-/// The datagrams after which one that did not arrive is lost, while nothing was ever reordered
+/// The datagrams after which one that did not arrive is lost, while nothing was reordered lately
 /// (RFC 8985, section 6.2, step 4).
 const REORDER_DATAGRAMS: u64 = 3;
 /// The largest factor of the reordering window, which is a quarter of the shortest round trip.
 const MAX_WINDOW_FACTOR: u32 = 64;
 /// The round trips without a spurious loss after which the reordering window shrinks (section 6.2,
-/// step 4).
+/// step 4). After as many in which nothing seemed reordered, datagrams count again.
+/// Acknowledgements that are lost in a row look like reordering too.
 const WINDOW_PERSISTENCE: u32 = 16;
 
 /// A single segment on its way.
@@ -50,7 +51,8 @@ pub(crate) struct Recovery {
     newest: Option<(u64, Transmission)>,
     /// The number of the newest one before this datagram's acknowledgements.
     newest_before: u64,
-    reordered: bool,
+    /// The further round trips for which the path counts as one that reorders.
+    reorders: u32,
     window_factor: u32,
     /// The round trips that the present factor lasts, and the transmission that ends this one.
     persistence: u32,
@@ -112,12 +114,15 @@ impl Recovery {
             return;
         }
         // A datagram acknowledges streams in any order.
-        self.reordered |= number < self.newest_before && !transmission.retransmission;
+        if number < self.newest_before && !transmission.retransmission {
+            self.reorders = WINDOW_PERSISTENCE;
+        }
         if self.newest.is_none_or(|(newest, _)| newest < number) {
             self.newest = Some((number, transmission));
         }
         if number >= self.round_end {
             self.round_end = self.next_number();
+            self.reorders = self.reorders.saturating_sub(1);
             self.persistence = self.persistence.saturating_sub(1);
             if self.persistence == 0 {
                 self.window_factor = 1;
@@ -132,7 +137,7 @@ impl Recovery {
 
     /// Widens the reordering window: a segment that was declared lost had arrived.
     pub(crate) fn on_spurious(&mut self) {
-        self.reordered = true;
+        self.reorders = WINDOW_PERSISTENCE;
         self.window_factor = (self.window_factor.max(1) + 1).min(MAX_WINDOW_FACTOR);
         self.persistence = WINDOW_PERSISTENCE;
     }
@@ -140,7 +145,7 @@ impl Recovery {
     /// Forgets the state of the path: it is another one.
     pub(crate) fn clear_path(&mut self) {
         (self.newest, self.newest_before) = (None, 0);
-        self.reordered = false;
+        self.reorders = 0;
         self.window_factor = 1;
     }
 
@@ -172,7 +177,7 @@ impl Recovery {
         let entry = &self.log[index];
         let passed = arrived.datagram.saturating_sub(entry.datagram) >= REORDER_DATAGRAMS;
         let deadline = entry.sent + time_limit;
-        if (passed && !self.reordered) || deadline <= now {
+        if (passed && self.reorders == 0) || deadline <= now {
             Ok(self.base + index as u64)
         } else {
             Err(Some(deadline))
@@ -261,11 +266,35 @@ mod tests {
         arrive(&mut recovery, numbers[3]);
         assert_eq!(recovery.next_loss(2 * MS, &rtt), Ok(numbers[0]));
         arrive(&mut recovery, numbers[1]);
-        assert!(!recovery.reordered, "one datagram acknowledges both");
+        assert_eq!(recovery.reorders, 0, "one datagram acknowledges both");
         recovery.end_datagram();
         arrive(&mut recovery, numbers[0]);
-        assert!(recovery.reordered);
+        assert!(recovery.reorders > 0);
         assert_eq!(recovery.next_loss(2 * MS, &rtt), Err(Some(126 * MS)));
+    }
+
+    #[test]
+    fn recovery_counts_datagrams_again_after_a_while() {
+        let (mut recovery, rtt) = (Recovery::default(), rtt());
+        let numbers: Vec<u64> = (0..2).map(|n| sent(&mut recovery, MS, n)).collect();
+        for number in numbers.into_iter().rev() {
+            arrive(&mut recovery, number);
+            recovery.end_datagram();
+        }
+        for round in 1..20 {
+            let numbers: Vec<u64> = (0..5).map(|n| sent(&mut recovery, MS, n)).collect();
+            arrive(&mut recovery, numbers[4]);
+            let is_lost = recovery.next_loss(2 * MS, &rtt) == Ok(numbers[0]);
+            assert_eq!(
+                is_lost,
+                round >= WINDOW_PERSISTENCE,
+                "after {round} round trips"
+            );
+            numbers[..4]
+                .iter()
+                .for_each(|number| arrive(&mut recovery, *number));
+            recovery.end_datagram();
+        }
     }
 
     #[test]

@@ -101,6 +101,34 @@ fn lost_acknowledgements_cause_no_spurious_losses() {
     assert!(spurious <= 4, "{spurious}");
 }
 
+/// Acknowledgements that are lost in a row, with their repetitions, look like reordering for some
+/// round trips.
+#[test]
+fn lost_acknowledgements_delay_repairs_for_a_while() {
+    let mut path = path();
+    let late = |path: &mut Path| path.upload_with_loss(&pattern(8 * 1180, 2), 2) > MOST;
+    for turn in 0..4 {
+        for stream in 0..4 {
+            path.upload(&pattern(900 + 1100 * stream, 1));
+            path.run_for(3 * MS);
+        }
+        path.run_for(ROUND_TRIP / 2 + turn * MS);
+        path.change_links(&LinkConfig {
+            loss: "100%".parse().expect("a loss"),
+            ..link()
+        });
+        path.run_for(6 * MS);
+        path.change_links(&link());
+        path.run_for(4 * ROUND_TRIP);
+    }
+    assert!(late(&mut path), "the acknowledgements were lost");
+    for _ in 0..20 {
+        path.upload(&pattern(3000, 1));
+        path.run_for(3 * ROUND_TRIP);
+    }
+    assert!(!late(&mut path));
+}
+
 /// With a lost datagram, the acknowledgements of several streams are missing. The first copy of a
 /// segment that is repeated then is acknowledged soon, which shows nothing about other segments.
 #[test]
