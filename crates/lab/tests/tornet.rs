@@ -219,6 +219,7 @@ fn the_pair_over_tor() {
     browsers_load_images(&network, &scratch, HTTP, &site);
     browsers_load_images(&network, &scratch, HTTP_ONION, network.onion());
     keys_have_circuits_of_their_own(&network, &scratch, &site);
+    each_measured_load_fetches_the_descriptor(&network);
     a_dead_gateway_is_a_502(&network, &scratch, &site);
     drop((exit, onion));
     nothing_is_left(network.down());
@@ -471,6 +472,25 @@ fn keys_have_circuits_of_their_own(network: &Network, scratch: &Scratch, host: &
         used[0].to_owned()
     };
     assert_ne!(circuit("anna"), circuit("berta"), "{streams}");
+}
+
+/// Earlier scenes have visited the onion service, so tor has its descriptor.
+fn each_measured_load_fetches_the_descriptor(network: &Network) {
+    let mut control = network.control();
+    control.subscribe("HS_DESC").expect("tor knows the event");
+    let mut measure = Command::new(LAB);
+    measure.args(["tornet", "measure", "--instance", &network.instance]);
+    measure.args(["--pages", PAGE, "--no-pair", "--onion", "--no-exit"]);
+    measure.args(["--solo", "first", "--passes", "1", "--tandem"]);
+    output(measure.arg(tandem()));
+    let events = control.events().expect("tor answers");
+    let received = events
+        .iter()
+        .filter(|event| event.starts_with("HS_DESC RECEIVED "));
+    assert!(
+        received.count() >= 2,
+        "by tor alone and by solo: {events:?}"
+    );
 }
 
 /// The client tries no other way, and its response names the cause.

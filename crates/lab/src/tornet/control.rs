@@ -3,12 +3,19 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::TornetError;
 
 /// Longest answer read.
 const LONGEST: usize = 16 << 20;
+
+/// The longest wait for a new identity. Tor takes ten seconds between two.
+const NEW_IDENTITY_LIMIT: Duration = Duration::from_secs(20);
+
+/// The time between two looks at events.
+const EVENT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A connection to a control socket without authentication.
 #[derive(Debug)]
@@ -68,6 +75,22 @@ impl Control {
         // The answer to any command comes after all earlier events.
         self.ask("GETINFO version")?;
         Ok(std::mem::take(&mut self.events))
+    }
+
+    /// Makes tor forget the descriptors of onion services, and use no earlier circuit for new
+    /// streams. Returns once it has: tor delays the signal if the last one was within ten seconds.
+    /// Other events of this connection end.
+    pub fn new_identity(&mut self) -> Result<(), TornetError> {
+        self.subscribe("SIGNAL")?;
+        self.ask("SIGNAL NEWNYM")?;
+        let until = Instant::now() + NEW_IDENTITY_LIMIT;
+        while !self.events()?.iter().any(|event| event == "SIGNAL NEWNYM") {
+            if Instant::now() > until {
+                return Err(TornetError::Control("no new identity".into()));
+            }
+            thread::sleep(EVENT_PAUSE);
+        }
+        self.subscribe("")
     }
 
     /// Bootstrap progress in per cent.
@@ -169,6 +192,17 @@ mod tests {
         );
         let events = control.events().expect("an answer");
         assert_eq!(events, ["STREAM 1 NEW 0 a.onion:80", "CIRC 2 BUILT"]);
+    }
+
+    #[test]
+    fn new_identity_waits_for_the_delayed_signal() {
+        let mut control = scripted(
+            "250 OK\r\n250 OK\r\n250-version=1\r\n250 OK\r\n\
+             650 SIGNAL NEWNYM\r\n250-version=1\r\n250 OK\r\n250 OK\r\n\
+             250-next=7\r\n250 OK\r\n",
+        );
+        control.new_identity().expect("the event comes");
+        assert_eq!(control.info("next").expect("all else is read"), "7");
     }
 
     #[test]

@@ -154,8 +154,8 @@ impl<'a> DiscoveryBench<'a> {
         let port = ends.socks.rsplit(':').next().unwrap_or_default();
         let fence = Fence::new(&self.ground.network, port)?;
         let mut control = Control::connect(&ends.control_socket)?;
-        // A new identity: no circuit of an earlier visit is used.
-        control.ask("SIGNAL NEWNYM")?;
+        // No circuit of an earlier visit is used.
+        control.new_identity()?;
         control.subscribe("STREAM CIRC")?;
         let client = match approach {
             Approach::Tor => None,

@@ -12,6 +12,10 @@
 //! Only [`PushMode::Visited`] loads share a name, which other users have visited before. Each of
 //! those users has a session from an address that many share, so the gateway counts each as a user.
 //!
+//! Before each load from an onion service, tor forgets the descriptors of all services. So each
+//! load pays for the descriptor, as a user's first visit does. The directory and the connections to
+//! relays are warm, and so are the circuits that tor builds before it knows their use.
+//!
 //! Bytes and packets are those of the client's interface, as the emulator counted them. They are
 //! TLS records full of cells, TCP acknowledgements, and the small background traffic of tor (also
 //! measured, on an idle network). Those between middle relay and exit are counted on the link

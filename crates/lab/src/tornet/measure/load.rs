@@ -20,6 +20,7 @@ use super::{
 };
 use crate::bench::programs::without_compression;
 use crate::tornet::client::{Client, Ground, load_page};
+use crate::tornet::control::Control;
 use crate::tornet::layout::MARKER;
 use crate::tornet::{RunDirectory, State, TornetError};
 use tandem_net::emulator::report::{Snapshot, Traffic};
@@ -206,6 +207,9 @@ impl<'a> LoadBench<'a> {
         let number = self.loads.fetch_add(1, Ordering::Relaxed);
         let key = format!("measure-{}-{number}", std::process::id());
         let site = self.site(subject, setup, &key)?;
+        if subject.way == PagePlace::Onion {
+            self.forget_onions()?;
+        }
         let started = match setup {
             MeasureSetup::Plain | MeasureSetup::Bound { .. } => None,
             MeasureSetup::Pair { session, push, .. } => {
@@ -254,6 +258,13 @@ impl<'a> LoadBench<'a> {
         }
         let pushes = counted.map(|(before, after)| Pushes::between(&before, &after, visits));
         Ok(Ok(summary(&load, moved, subject.way, pushes)))
+    }
+
+    /// Makes tor forget which onion services it has visited, so that each load pays for the
+    /// descriptor of its service. Otherwise only the first load of a page in each pass would.
+    fn forget_onions(&self) -> Result<(), MeasureError> {
+        let mut control = Control::connect(&self.state.endpoints.control_socket)?;
+        Ok(control.new_identity()?)
     }
 
     /// Makes tor fetch full descriptors, which contain an exit's policy for single addresses. With

@@ -73,7 +73,8 @@ pub(crate) struct MeasureArguments {
     /// Turns that each setup gets, in alternation
     #[arg(long, default_value_t = 3, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000))]
     passes: u16,
-    /// Load the first page from the onion service, too; with --no-pair all pages
+    /// Load the first page from the onion service, too; with --no-pair all pages. Before each of
+    /// these loads tor forgets the descriptors of services, so that none begins with one
     #[arg(long)]
     onion: bool,
     /// Do not load through the exit
@@ -82,7 +83,8 @@ pub(crate) struct MeasureArguments {
     /// Resources that the loader knows from the start
     #[arg(long, default_value = "document", value_name = "WHAT")]
     known: Known,
-    /// Load the page once before, unmeasured, over the same circuit and session
+    /// Load the page once before, unmeasured, over the same circuit and session. Tor then has the
+    /// descriptor of an onion service
     #[arg(long)]
     warm: bool,
     /// Plain HTTP/1.1 sends its first requests with the SOCKS handshake, as no browser does
