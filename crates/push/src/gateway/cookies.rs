@@ -37,15 +37,16 @@ impl Gateway {
     }
 
     /// Ends the early requests whose cookies a response changes, or lets them carry its new ones.
+    /// Returns whether it changes cookies of later requests.
     pub(super) fn note_changed_cookies(
         &mut self,
         now: Instant,
         by: ChangedBy,
         request: &RequestHead,
         head: &ResponseHead,
-    ) {
+    ) -> bool {
         if !self.config.audience.follows_cookies() || !head.fields.contains("set-cookie") {
-            return;
+            return false;
         }
         let before = cookies_of(&request.fields);
         let changes = CookieChanges::of(request, head, self.clock.unix_time(now));
@@ -65,13 +66,14 @@ impl Gateway {
             self.cookies.note_paths(changes);
         }
         if scopes.is_empty() {
-            return;
+            return false;
         }
         let is_part = !is_navigation(request) && is_part_of_page(head);
         let new = changes.filter(|changes| is_part && changes.only_create(&before));
         let new = new.and_then(|changes| self.new_cookies(by, request, changes));
         if let (ChangedBy::Push(id), Some(new), false) = (by, &new, has_browser) {
-            return self.keep_new_cookies(id, new.clone());
+            self.keep_new_cookies(id, new.clone());
+            return true;
         }
         let new = new.map(|new| (self.knows_changes(new.page), new));
         let own = match by {
@@ -83,6 +85,7 @@ impl Gateway {
             self.follow_new_cookies(&new, knows_changes);
         }
         self.end_outdated_fetches(now);
+        true
     }
 
     /// Ends the fetches that have not begun and whose requests have old cookies, unless a request

@@ -11,7 +11,7 @@ use tandem_preload::{Kind, Need};
 
 use super::fetch::{Fetch, PushStream};
 use super::fetch_phase::Released;
-use super::page_series::series_of;
+use super::page_series::SeriesNumber;
 use super::session::Gateway;
 use super::table::{FetchId, PageId};
 
@@ -68,16 +68,34 @@ impl Gateway {
         Some((Arc::clone(page.url()), fetch.target.hash))
     }
 
+    /// Returns the series of a resource. Early requests that follow the cookies wait for no other
+    /// response than that of a counter.
+    fn series_of(&self, url: &str, kind: Kind) -> Option<SeriesNumber> {
+        match self.config.audience.follows_cookies() {
+            true => SeriesNumber::of_counter(url, kind),
+            false => SeriesNumber::of(url, kind),
+        }
+    }
+
+    /// Returns whether the first response of a need's series has shown that the others are left to
+    /// the browser.
+    pub(super) fn is_left_by_series(&self, page: PageId, need: &Need) -> bool {
+        let series = self.series_of(&need.url, need.kind);
+        let page = self.pages.get(page);
+        matches!((page, series), (Some(page), Some(series)) if page.series.is_left(series))
+    }
+
     /// Lets a new fetch wait if enough of its series are under way. A client without a companion
     /// does not report that a request waits for it.
     pub(super) fn wait_for_series(&mut self, page: PageId, id: FetchId, need: &Need) {
-        if self.config.audience.follows_cookies() || !self.companion.client_reports() {
+        if !self.companion.client_reports() {
             return;
         }
+        let series = self.series_of(&need.url, need.kind);
         let (Some(page), Some(fetch)) = (self.pages.get_mut(page), self.fetches.get_mut(id)) else {
             return;
         };
-        if let Some(series) = series_of(&need.url, need.kind)
+        if let Some(series) = series
             && fetch.phase.begins_unclaimed()
             && page.series.add(series, id)
         {
@@ -85,23 +103,34 @@ impl Gateway {
         }
     }
 
-    /// Handles a response of a series: the fetches that wait for it begin, if caches may keep it.
-    /// Otherwise those end that no request waits for.
-    pub(super) fn decide_series(&mut self, now: Instant, id: FetchId, is_kept: bool) {
+    /// Handles a response of a series: the fetches that wait for it begin, if caches may keep it
+    /// (`is_kept`), or if it is a counter that changes no cookie. Otherwise those end that no
+    /// request waits for.
+    pub(super) fn decide_series(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        is_kept: bool,
+        changes_cookies: bool,
+    ) {
         let Some(fetch) = self.fetches.get(id) else {
             return;
         };
-        let series = series_of(&fetch.target.url, fetch.purpose.kind());
+        let series = self.series_of(&fetch.target.url, fetch.purpose.kind());
+        let may_begin = match series {
+            Some(SeriesNumber::Counters) => !changes_cookies,
+            _ => is_kept,
+        };
         let page = self.pages.get_mut(fetch.page);
         let (Some(series), Some(page)) = (series, page) else {
             return;
         };
-        for id in page.series.decide(series, is_kept) {
+        for id in page.series.decide(series, may_begin) {
             let waits = |fetch: &Fetch| fetch.phase.waits_for_series();
             if !self.fetches.get(id).is_some_and(waits) {
                 continue;
             }
-            if is_kept {
+            if may_begin {
                 self.release_hold(now, id);
             } else {
                 self.withdraw(id);
@@ -113,7 +142,7 @@ impl Gateway {
     /// Handles the end of a fetch that has brought no response. Another one of its series takes its
     /// place, and begins when the caller starts fetches.
     pub(super) fn leave_series(&mut self, page: PageId, id: FetchId, target: &str, kind: Kind) {
-        let Some(series) = series_of(target, kind) else {
+        let Some(series) = self.series_of(target, kind) else {
             return;
         };
         let mut left = Some(id);

@@ -79,7 +79,7 @@ impl Gateway {
     ) -> Result<Order, PushError> {
         let added = self.companion.added();
         self.note_load(now);
-        self.note_cookies_of_fetch(now, id, head);
+        let changes_cookies = self.note_cookies_of_fetch(now, id, head);
         if let Some(fetch) = self.fetches.get(id) {
             let url = std::sync::Arc::clone(&fetch.target.url);
             self.note_status(now, authority(&url), head.status);
@@ -97,7 +97,7 @@ impl Gateway {
         if fetch.is_check {
             return self.pass_check(now, id, head);
         }
-        let Some(delivery) = self.admit(now, id, head) else {
+        let Some(delivery) = self.admit(now, id, head, changes_cookies) else {
             self.fail_fetch(now, id);
             return Err(PushError::Forbidden);
         };
@@ -130,7 +130,13 @@ impl Gateway {
 
     /// Decides by the head of a push how its response may be passed on. Returns `None` if it must
     /// not be. Also notes a resource that no push can bring.
-    fn admit(&mut self, now: Instant, id: FetchId, head: &ResponseHead) -> Option<Delivery> {
+    fn admit(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        head: &ResponseHead,
+        changes_cookies: bool,
+    ) -> Option<Delivery> {
         let delivery = self.delivery_of(id, head);
         let fetch = self.fetches.get_mut(id)?;
         let length = content_length(&head.fields).ok().flatten();
@@ -147,7 +153,8 @@ impl Gateway {
             Some(Delivery::Kept) => self.note_outcome(id, false),
             Some(Delivery::HandedOver | Delivery::Withheld) => self.watch_push(now, id),
         }
-        self.decide_series(now, id, delivery == Some(Delivery::Kept));
+        let is_kept = delivery == Some(Delivery::Kept);
+        self.decide_series(now, id, is_kept, changes_cookies);
         let page = self.pages.get_mut(page)?;
         page.spend_announced(length).then_some(delivery?)
     }
@@ -223,11 +230,12 @@ impl Gateway {
         reuse
     }
 
-    /// Ends the early requests whose cookies the response of a push changes.
-    fn note_cookies_of_fetch(&mut self, now: Instant, id: FetchId, head: &ResponseHead) {
+    /// Ends the early requests whose cookies the response of a push changes. Returns whether it
+    /// changes any.
+    fn note_cookies_of_fetch(&mut self, now: Instant, id: FetchId, head: &ResponseHead) -> bool {
         let fetch = self.fetches.get(id);
         let Some(fetch) = fetch.filter(|_| head.fields.contains("set-cookie")) else {
-            return;
+            return false;
         };
         let request = match &fetch.request {
             Some(request) => Some(request.clone()),
@@ -238,9 +246,9 @@ impl Gateway {
                 Some(RequestHead::get(scheme, authority, path))
             }),
         };
-        if let Some(request) = request {
-            self.note_changed_cookies(now, ChangedBy::Push(id), &request, head);
-        }
+        request.is_some_and(|request| {
+            self.note_changed_cookies(now, ChangedBy::Push(id), &request, head)
+        })
     }
 
     /// Returns whether a push is the document to which the request for its page was redirected.

@@ -122,6 +122,9 @@ impl Gateway {
     /// Promises the needs of a page's last visit.
     pub(super) fn promise_again(&mut self, page: PageId, needs: Vec<Need>) {
         self.know_frames(page, &needs);
+        if let Some(page) = self.pages.get_mut(page) {
+            page.series.free_counters();
+        }
         for need in needs {
             self.promise_if_wanted(page, need, Source::Predictor);
         }
@@ -196,9 +199,11 @@ impl Gateway {
             return;
         }
         let target = PushTarget::of(need.url.as_str().into(), &request);
-        let is_useless = self.pages.get(id).is_some_and(|page| {
-            page.useless.contains(&target.hash) || page.series.is_unkept(&need)
-        });
+        let is_useless = self
+            .pages
+            .get(id)
+            .is_some_and(|page| page.useless.contains(&target.hash));
+        let is_useless = is_useless || self.is_left_by_series(id, &need);
         if self.requested.contains(&target.hash)
             || self.cache.is_unpushable(target.hash)
             || is_useless

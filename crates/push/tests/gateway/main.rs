@@ -9,6 +9,7 @@ mod client;
 mod content_policies;
 mod cookies;
 mod copies;
+mod counters;
 mod crossings;
 mod decisions;
 mod events;

@@ -60,8 +60,8 @@ pub(crate) struct Pair {
     asked: Vec<Asked>,
     /// The pushes that the gateway holds back: URL, head unless it was sent, and body.
     held: HashMap<FetchId, (String, Option<ResponseHead>, String)>,
-    /// The checks that were promised, with their URLs.
-    checks: HashMap<FetchId, String>,
+    /// The promises without a response, with their URLs.
+    promised: HashMap<FetchId, String>,
     /// The unfinished response.
     unfinished: Option<ResponseId>,
     /// The messages that the client received, as text.
@@ -137,7 +137,7 @@ impl Pair {
             count: 0,
             asked: Vec::new(),
             held: HashMap::new(),
-            checks: HashMap::new(),
+            promised: HashMap::new(),
             unfinished: None,
             received: Vec::new(),
             crossing: None,
@@ -515,7 +515,7 @@ impl Pair {
         let gateway = &mut self.gateway;
         let passed = gateway.handle_fetch_head(now, id, &mut head, predictor);
         self.obey(passed.unwrap_or(Order::Now));
-        self.checks.remove(&id);
+        self.promised.remove(&id);
         if passed.is_err() {
             self.transmit(Message::Reset(id, url.to_owned()));
             return self.gateway.release_fetch(now, id);
@@ -560,9 +560,7 @@ impl Pair {
 
     fn carry_promises(&mut self, stream: PromiseStream) {
         while let Some(Promise { fetch, request, .. }) = self.gateway.take_promise(stream) {
-            if request.method == Method::Head {
-                self.checks.insert(fetch, url(&request));
-            }
+            self.promised.insert(fetch, url(&request));
             self.transmit(Message::Promise(fetch, request));
             self.gateway.queue_fetch(self.start + self.now, fetch);
         }
@@ -577,7 +575,7 @@ impl Pair {
                 Output::Cancel { fetch } => {
                     if let Some((url, ..)) = self.held.remove(&fetch) {
                         self.transmit(Message::Reset(fetch, url));
-                    } else if let Some(url) = self.checks.remove(&fetch) {
+                    } else if let Some(url) = self.promised.remove(&fetch) {
                         self.transmit(Message::Reset(fetch, url));
                     }
                     self.gateway.release_fetch(self.start + self.now, fetch);
