@@ -257,6 +257,7 @@ metrics! {
     warm_up_bytes_received "counter"
         "Gateway: filler bytes of clients, which open their own congestion windows.";
     pushes_promised "counter" "Gateway: resources offered as pushes.";
+    push_requests "counter" "Gateway: requests for pushes. A promise can end without one.";
     push_bytes_sent "counter" "Gateway: bytes of bodies fetched for pushes.";
     pages_pushed "counter"
         "Gateway: pages that were not held out, so that their resources could be pushed.";

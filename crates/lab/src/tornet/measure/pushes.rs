@@ -4,13 +4,13 @@ use serde::Serialize;
 
 use crate::tornet::client::counter;
 
-/// The counters of a client during the load of one page. Without a gateway, an early request that
-/// got a response counts as a push.
+/// The counters of a client during the load of one page. Without a gateway, an early request counts
+/// as a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Pushes {
     /// Visits of other users that the gateway had seen before.
     pub visits_before: usize,
-    /// Pushes that arrived.
+    /// Pushes that arrived, or early requests.
     pub received: u64,
     /// Pushes that were complete when the browser requested them.
     pub used: u64,
@@ -31,9 +31,15 @@ impl Pushes {
             let name = format!("tandem_{name}_total");
             counter(after, &name).saturating_sub(counter(before, &name))
         };
+        // A client without a gateway makes the requests itself, and some promises end without one.
+        let requests = total("push_requests");
+        let received = match requests {
+            0 => total("pushes_received"),
+            _ => requests,
+        };
         Self {
             visits_before,
-            received: total("pushes_received"),
+            received,
             used: total("pushes_used"),
             late: total("pushes_late"),
             bytes_received: total("push_bytes_received"),
@@ -103,6 +109,8 @@ mod tests {
             ..pushes
         };
         assert_eq!(pushes.unused(), 2);
+        let early = "tandem_pushes_received_total 9\ntandem_push_requests_total 7\n";
+        assert_eq!(Pushes::between("", early, 0).received, 7);
         assert_eq!(Pushes::between(text, text, 4).waste(), 0.0);
     }
 }

@@ -323,6 +323,7 @@ impl PushState {
             match output {
                 Output::Promise(stream) => wakers.extend(self.promise_streams.remove(&stream)),
                 Output::Fetch { fetch, request } => {
+                    METRICS.push_requests.add(1);
                     if let Some(reply) = self.fetches.get_mut(&fetch) {
                         reply.request = Some(request);
                         wakers.extend(reply.waker.take());
