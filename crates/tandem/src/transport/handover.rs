@@ -23,6 +23,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::time::Duration;
 
 use socket2::{Domain, SockRef, Type};
 
@@ -35,22 +36,39 @@ pub struct Flow {
     pub peer: SocketAddr,
 }
 
-/// Creates a UDP socket for a listener. Its address may be one that was handed over.
+/// The attempts to take over an address while its handover is under way, and the time between two.
+/// A handover takes some milliseconds.
+const ATTEMPTS: usize = 50;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Creates a UDP socket for a listener. Its address may be one that was handed over. Waits for half
+/// a second at most if the handover is under way.
 ///
 /// # Errors
 /// The error of the system, `AddrInUse` while another process accepts at this address.
 pub(super) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
+    for _ in 0..ATTEMPTS {
+        if let Some(socket) = bind_after_handover(address)? {
+            return Ok(socket);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
+/// Creates the socket, or returns `None` while another one without a peer shares the address.
+fn bind_after_handover(address: SocketAddr) -> io::Result<Option<UdpSocket>> {
     match bind_with(address, false) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let socket = UdpSocket::from(bind_with(address, true)?);
             // Without the kernel's table, an address of IPv6 counts as taken.
             if has_other(&socket).unwrap_or_else(|_| address.is_ipv6()) {
-                return Err(error);
+                return Ok(None);
             }
             SockRef::from(&socket).set_reuse_port(false)?;
-            Ok(socket)
+            Ok(Some(socket))
         }
-        bound => bound.map(UdpSocket::from),
+        bound => bound.map(|socket| Some(socket.into())),
     }
 }
 
@@ -302,8 +320,8 @@ mod tests {
             option.set_reuse_port(true).expect("set");
             let mut connections = Vec::new();
             for _ in 0..2 {
-                let refused = bind(local).expect_err("it would get their datagrams");
-                assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+                let taken = bind_after_handover(local).expect("it is shared");
+                assert!(taken.is_none(), "it would get their datagrams");
                 let client = client(SocketAddr::new(reached, local.port()));
                 let flow = Flow {
                     own: Some(reached),
@@ -314,8 +332,10 @@ mod tests {
                 assert_eq!(next(&own), b"data");
                 connections.push((client, own));
             }
+            let waiting = std::thread::spawn(move || bind(local));
             hand_over(&listener, &[]).expect("handed over");
-            assert!(bind(local).is_ok(), "the handover is over");
+            drop(listener);
+            assert!(waiting.join().expect("no panic").is_ok(), "it is over");
         }
     }
 
