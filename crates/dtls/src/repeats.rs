@@ -25,11 +25,13 @@ const TIMES: usize = 17;
 const ROUND_TRIPS: u32 = 4;
 /// The time for the computations of both ends.
 const WORK: Duration = Duration::from_millis(30);
-/// The time for which an end repeats a flight at least.
+/// The time for which a client repeats a flight at least.
 const PATIENCE: Duration = Duration::from_secs(31);
-/// The flights that a gateway sends again at most to a client with a cookie. The client's
-/// repetitions bring them, whose first times may be short.
-const OF_GATEWAY: usize = 8;
+/// The number of times that a gateway repeats a flight at most: for a client with a cookie, and for
+/// one with a token. Each repetition of the client makes it do so. A client with a token on a short
+/// path repeats its flight six times in 13 s.
+const FOR_COOKIE: usize = 8;
+const FOR_TOKEN: usize = 6;
 
 /// Makes the settings of DTLS from the first time and the number of the repetitions.
 pub(crate) type Make = dyn Fn(Duration, usize) -> Result<DtlsConfig, String>;
@@ -39,7 +41,8 @@ pub(crate) type Make = dyn Fn(Duration, usize) -> Result<DtlsConfig, String>;
 pub(crate) struct Repeats {
     make: Rc<Make>,
     unknown: Arc<DtlsConfig>,
-    of_gateway: Arc<DtlsConfig>,
+    for_cookie: Arc<DtlsConfig>,
+    for_token: Arc<DtlsConfig>,
     known: Rc<[OnceCell<Arc<DtlsConfig>>; TIMES]>,
 }
 
@@ -59,7 +62,8 @@ impl Repeats {
     pub(crate) fn new(make: Rc<Make>) -> Result<Self, String> {
         Ok(Self {
             unknown: Arc::new(make(UNKNOWN, repetitions(UNKNOWN))?),
-            of_gateway: Arc::new(make(UNKNOWN, OF_GATEWAY)?),
+            for_cookie: Arc::new(make(UNKNOWN, FOR_COOKIE)?),
+            for_token: Arc::new(make(UNKNOWN, FOR_TOKEN)?),
             known: Rc::default(),
             make,
         })
@@ -79,11 +83,11 @@ impl Repeats {
     }
 
     /// Returns the settings of a gateway's end. The address of a client with a token is not proved,
-    /// so it gets fewer flights.
+    /// so it gets fewer repetitions.
     pub(crate) fn of_gateway(&self, has_token: bool) -> Arc<DtlsConfig> {
         Arc::clone(match has_token {
-            true => &self.unknown,
-            false => &self.of_gateway,
+            true => &self.for_token,
+            false => &self.for_cookie,
         })
     }
 }

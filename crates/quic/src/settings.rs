@@ -74,9 +74,9 @@ pub(crate) fn check(endpoint: &Endpoint) -> Result<(), BadEndpoint> {
 }
 
 /// Returns the round trip to assume at the beginning, if an earlier connection has measured this
-/// one (RFC 9002 section 6.2.2). The first packets are repeated after three times the result. That
-/// is at least 200 ms, a second as for an unknown round trip at most, and otherwise four times the
-/// earlier round trip, with 30 ms for computations.
+/// one (RFC 9002 section 6.2.2). The first packets are repeated after three times the result. This
+/// time is four times the earlier round trip, with 30 ms for computations. It is at least 200 ms,
+/// and at most the second of an unknown round trip.
 fn assumed(round_trip: Duration) -> Duration {
     let third = (round_trip.saturating_mul(4)).saturating_add(Duration::from_millis(30)) / 3;
     third.clamp(Duration::from_millis(67), UNKNOWN_ROUND_TRIP)

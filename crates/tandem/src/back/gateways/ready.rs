@@ -117,27 +117,40 @@ impl Gateways {
                 break;
             }
         }
-        self.warm_up_uplink(rounds.uplink()).await
+        if self.is_over_bbr() {
+            self.warm_up_uplink(rounds.uplink()).await;
+        }
+        Ok(())
+    }
+
+    /// Returns true if the session without a key keeps its rate while it is idle.
+    fn is_over_bbr(&self) -> bool {
+        let none = Isolation::none();
+        let preferred = self.preferred(&none);
+        let slots = self.slots.borrow();
+        let facts = slots
+            .get(&(none, preferred))
+            .and_then(|slot| slot.current.facts());
+        facts.is_some_and(|facts| facts.is_over_bbr())
     }
 
     /// Sends filler bytes in rounds. The requests of a page leave within a few milliseconds, each
     /// in a packet of its own, and TCP sends ten packets in the first round trip. Each round
     /// requests one byte, which the gateway does not send after a request for an origin.
-    async fn warm_up_uplink(self: &Rc<Self>, mut rounds: Rounds) -> Result<(), Error> {
+    async fn warm_up_uplink(self: &Rc<Self>, mut rounds: Rounds) {
         while let Some(bytes) = rounds.next_bytes().filter(|_| !self.draining.get()) {
             let begun = Instant::now();
             let mut exchange = warm_up_exchange(1);
             exchange.body = Body::new(Filler(bytes), Some(bytes));
             let sending = self.read_filler(exchange, || ());
-            let Ok(answered) = tokio::time::timeout(ROUND_LIMIT, sending).await else {
+            // A failure concerns these bytes only. The session has shown that it works.
+            let Ok(Ok(1)) = tokio::time::timeout(ROUND_LIMIT, sending).await else {
                 break;
             };
-            let may_go_on = answered? == 1;
-            if !may_go_on || !rounds.end_round(bytes, begun.elapsed(), rounds.arrivals()) {
+            if !rounds.end_round(bytes, begun.elapsed(), rounds.arrivals()) {
                 break;
             }
         }
-        Ok(())
     }
 
     /// Opens the session of a key, and resolves once the gateway has admitted it.
