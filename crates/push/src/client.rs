@@ -18,6 +18,7 @@
 //! preflights that were permitted before.
 
 mod digest;
+mod documents;
 mod later_cookies;
 mod lifetime;
 pub mod matching;

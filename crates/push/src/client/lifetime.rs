@@ -1,7 +1,8 @@
 //! The time for which a pushed response may wait for its request.
 //!
-//! A push counts as validated when it arrives (RFC 9113 section 8.4.2), but not beyond the page
-//! load for which it came. A response with a lifetime waits as long as RFC 9111 permits.
+//! A push counts as validated while it arrives (RFC 9113 section 8.4.2) and shortly after, but not
+//! beyond the page load for which it came. A response with a lifetime waits as long as RFC 9111
+//! permits.
 
 use std::time::{Duration, Instant};
 
@@ -18,11 +19,15 @@ pub(super) const MAX_WAIT: Duration = Duration::from_secs(300);
 /// The time after which a response without a lifetime is not used.
 pub(super) const MAX_UNSPECIFIED_WAIT: Duration = Duration::from_secs(30);
 
+/// The time after its end for which a response of an origin counts as validated. A page on a slow
+/// path needs several seconds to request its resources.
+pub(super) const VALIDATED_FOR: Duration = Duration::from_secs(10);
+
 /// The time for which a document that must not be stored waits for its request.
 const MAX_HANDING_OVER: Duration = Duration::from_secs(2);
 
 /// The silence that ends a page load: no request and no push.
-const LOAD_GAP: Duration = Duration::from_secs(3);
+pub(super) const LOAD_GAP: Duration = Duration::from_secs(3);
 
 /// The time for which pushes outlast the request for another document. It may be a frame or the
 /// target of a redirect, and another tab may still load. A page on a slow path takes several
@@ -41,6 +46,9 @@ pub(super) enum Lifetime {
     Stale(Duration),
     /// The response names no lifetime.
     Unspecified,
+    /// The response is a document that may follow a page. The page load for which it came has not
+    /// begun.
+    NextPage,
     /// The response must not be stored. It serves only the request for which it was promised.
     HandedOver,
 }
@@ -68,14 +76,37 @@ impl Lifetime {
         }
     }
 
-    /// Returns whether a response that arrived at `arrived` has waited too long.
-    pub(super) fn is_over(self, arrived: Instant, now: Instant, load: &PageLoad) -> bool {
+    /// Returns the lifetime of the same response for a conditional request. The browser wants a
+    /// validation, as for each use of [`Lifetime::Validated`].
+    pub(super) const fn for_condition(self) -> Self {
+        match self {
+            Self::Unspecified => Self::Validated,
+            other => other,
+        }
+    }
+
+    /// Returns whether a response whose head arrived at `arrived` has waited too long. `ended` is
+    /// the time of its end, unless more of it is to come.
+    pub(super) fn is_over(
+        self,
+        arrived: Instant,
+        ended: Option<Instant>,
+        now: Instant,
+        load: &PageLoad,
+    ) -> bool {
         let waited = now.saturating_duration_since(arrived);
         match self {
             Self::For(time) => waited >= time.min(MAX_WAIT),
-            Self::Unspecified => waited >= MAX_UNSPECIFIED_WAIT,
+            Self::Unspecified => {
+                waited >= MAX_UNSPECIFIED_WAIT || load.is_of_earlier_visit(arrived)
+            }
+            Self::NextPage => waited >= MAX_UNSPECIFIED_WAIT,
             Self::Stale(time) => waited > time.min(MAX_UNSPECIFIED_WAIT),
-            Self::Validated => waited >= MAX_UNSPECIFIED_WAIT || load.is_after(arrived, now),
+            Self::Validated => {
+                let is_late = |ended| now.saturating_duration_since(ended) > VALIDATED_FOR;
+                let is_old = waited >= MAX_UNSPECIFIED_WAIT || ended.is_some_and(is_late);
+                is_old || load.is_after(arrived, now)
+            }
             Self::HandedOver => waited >= MAX_HANDING_OVER,
         }
     }
@@ -126,6 +157,8 @@ pub fn fresh_for(head: &ResponseHead) -> Option<Duration> {
 pub(super) struct PageLoad {
     began: Instant,
     last: Instant,
+    /// The time of the last reload, or of the last visit to a page that was visited before.
+    repeated: Option<Instant>,
 }
 
 impl PageLoad {
@@ -133,6 +166,7 @@ impl PageLoad {
         Self {
             began: now,
             last: now,
+            repeated: None,
         }
     }
 
@@ -145,16 +179,27 @@ impl PageLoad {
     }
 
     /// Records the request for a document that no push of this load has answered. The request ends
-    /// the load for earlier responses, even if an earlier page still makes requests. A reload wants
-    /// newer responses than those of the page before.
-    pub(super) fn note_page(&mut self, now: Instant, is_reload: bool) {
-        let grace = match is_reload {
-            true if now.saturating_duration_since(self.began) > LOAD_GAP => Duration::ZERO,
-            _ => PAGE_GRACE,
+    /// the load for earlier responses, even if an earlier page still makes requests. A reload, or
+    /// another visit to the same page (`is_repeated`), wants newer responses than those of the page
+    /// before. Shortly after the beginning of a load, the document may be the target of a redirect.
+    pub(super) fn note_page(&mut self, now: Instant, is_repeated: bool) {
+        let is_new_load = now.saturating_duration_since(self.began) > LOAD_GAP;
+        let grace = match is_repeated && is_new_load {
+            true => Duration::ZERO,
+            false => PAGE_GRACE,
         };
+        if grace.is_zero() {
+            self.repeated = Some(now);
+        }
         if let Some(began) = now.checked_sub(grace) {
             self.began = self.began.max(began);
         }
+    }
+
+    /// Returns whether a response that arrived at `arrived` belongs to a visit before the last one
+    /// to the same page.
+    fn is_of_earlier_visit(&self, arrived: Instant) -> bool {
+        self.repeated.is_some_and(|repeated| arrived < repeated)
     }
 
     /// Returns whether the load of a response that arrived at `arrived` has ended.
@@ -212,7 +257,7 @@ mod tests {
         let start = Instant::now();
         let mut load = PageLoad::new(start);
         let over = |lifetime: Lifetime, load: &PageLoad, after| {
-            lifetime.is_over(start, start + after, load)
+            lifetime.is_over(start, Some(start), start + after, load)
         };
         let (long, short) = (Lifetime::For(secs(9000)), Lifetime::For(secs(4)));
         assert!(!over(long, &load, secs(299)) && over(long, &load, secs(300)));
@@ -229,8 +274,29 @@ mod tests {
         for second in (2..40).step_by(2) {
             load.note(start + secs(second));
         }
-        assert!(!over(validated, &load, secs(29)), "the load goes on");
-        assert!(over(validated, &load, secs(30)));
+        assert!(!over(validated, &load, secs(10)), "the load goes on");
+        assert!(over(validated, &load, secs(11)));
+        let ends = |ended, after| validated.is_over(start, ended, start + after, &load);
+        assert!(!ends(None, secs(29)) && ends(None, secs(30)), "it arrives");
+        let late = Some(start + secs(12));
+        assert!(!ends(late, secs(22)) && ends(late, secs(23)));
+    }
+
+    #[test]
+    fn repeated_visit_ends_responses_without_a_lifetime() {
+        let start = Instant::now();
+        let mut load = PageLoad::new(start);
+        let over = |lifetime: Lifetime, load: &PageLoad| {
+            lifetime.is_over(start, Some(start), start + secs(4), load)
+        };
+        for second in 0..=4 {
+            load.note(start + secs(second));
+        }
+        load.note_page(start + secs(4), false);
+        assert!(!over(Lifetime::Unspecified, &load) && !over(Lifetime::Validated, &load));
+        load.note_page(start + secs(4), true);
+        assert!(over(Lifetime::Unspecified, &load) && over(Lifetime::Validated, &load));
+        assert!(!over(Lifetime::For(secs(60)), &load) && !over(Lifetime::NextPage, &load));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 
-use super::lifetime::{Lifetime, MAX_WAIT, PageLoad};
+use super::lifetime::{Lifetime, MAX_WAIT, PageLoad, VALIDATED_FOR};
 use super::matching::{Mismatch, PushFacts};
 use super::stored_head::{confirmation, confirms_copy, with_age};
 use crate::fetch_standard::{Metadata, is_framed, is_navigation};
@@ -16,10 +16,6 @@ use crate::wire::{ASKED_AS_FIELD, ASKED_FIELD, Fate, NEXT_PAGE_FIELD, RequestHas
 /// The age of a promise without a head up to which a request waits for it. Later requests go to the
 /// gateway.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The time after its head for which a complete response of an origin counts as validated. A page
-/// on a slow path needs several seconds to request its resources.
-const VALIDATED_FOR: Duration = Duration::from_secs(10);
 
 /// The name of one push in its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -132,6 +128,8 @@ pub(super) struct ArrivedResponse {
     pub(super) hashes: Option<RequestHashes>,
     pub(super) metadata: Option<Metadata>,
     pub(super) arrived: Instant,
+    /// The time of the last part so far.
+    pub(super) last_part: Instant,
     pub(super) lifetime: Lifetime,
     /// True if the gateway sent the document because it may follow a page.
     pub(super) is_next: bool,
@@ -147,8 +145,7 @@ impl ArrivedResponse {
         head.fields.remove(ASKED_FIELD);
         head.fields.remove(NEXT_PAGE_FIELD);
         let lifetime = match Lifetime::of(&head) {
-            // The page load for which it came has not begun.
-            Lifetime::Validated if is_next => Lifetime::Unspecified,
+            Lifetime::Validated | Lifetime::Unspecified if is_next => Lifetime::NextPage,
             lifetime => lifetime,
         };
         Self {
@@ -156,6 +153,7 @@ impl ArrivedResponse {
             hashes,
             metadata,
             arrived: now,
+            last_part: now,
             lifetime,
             is_next,
         }
@@ -195,12 +193,25 @@ impl KeptPush {
         response.is_some_and(|response| response.is_next)
     }
 
-    /// Returns whether the push has waited too long.
-    pub(super) fn is_over(&self, now: Instant, load: &PageLoad) -> bool {
-        match &self.response {
-            None => now.saturating_duration_since(self.promised) >= MAX_WAIT,
-            Some(response) => response.lifetime.is_over(response.arrived, now, load),
-        }
+    /// Returns whether the push has waited too long for a request without a condition.
+    pub(super) fn is_over(&self, now: Instant, is_arriving: bool, load: &PageLoad) -> bool {
+        let Some(response) = &self.response else {
+            return now.saturating_duration_since(self.promised) >= MAX_WAIT;
+        };
+        let ended = (!is_arriving).then_some(response.last_part);
+        response
+            .lifetime
+            .is_over(response.arrived, ended, now, load)
+    }
+
+    /// Returns whether the push has waited too long for a conditional request. Its head alone may
+    /// answer, so the time of the head counts.
+    pub(super) fn is_over_for_condition(&self, now: Instant, load: &PageLoad) -> bool {
+        let Some(response) = &self.response else {
+            return self.is_over(now, true, load);
+        };
+        let (arrived, lifetime) = (response.arrived, response.lifetime.for_condition());
+        lifetime.is_over(arrived, Some(arrived), now, load)
     }
 
     /// Returns whether a request would wait longer for the head than it should.

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
+use super::documents::RequestedDocuments;
 use super::later_cookies::LaterCookies;
 use super::lifetime::{PageLoad, is_confirmation, is_of_use};
 pub use super::pushed::PushId;
@@ -57,6 +58,7 @@ pub struct PushStore {
     /// The bytes that are counted for all pushes.
     held: usize,
     load: PageLoad,
+    documents: RequestedDocuments,
     /// The time of the next sweep, while a push waits.
     next_sweep: Option<Instant>,
     outputs: VecDeque<Output>,
@@ -76,6 +78,7 @@ impl PushStore {
             next_id: 0,
             held: 0,
             load: PageLoad::new(now),
+            documents: RequestedDocuments::default(),
             next_sweep: None,
             outputs: VecDeque::new(),
             is_gateway_local: false,
@@ -256,6 +259,9 @@ impl PushStore {
         let (url, is_claimed) = (pushed.url, matches!(pushed.phase, Phase::Claimed(..)));
         if let Some(kept) = pushed.phase.kept_mut() {
             kept.body.push_back(data);
+            if let Some(response) = &mut kept.response {
+                response.last_part = now;
+            }
             self.outputs.push_back(match is_first && !is_claimed {
                 true => Output::Arrives { url },
                 false => Output::WakeReader(id),
@@ -323,7 +329,7 @@ impl PushStore {
     /// them (RFC 9111 section 4.4).
     pub fn invalidate_origin(&mut self, request: &RequestHead) {
         let of = Target::of(request);
-        self.drop_waiting(|target, _| target.has_origin_of(&of));
+        self.drop_waiting(|target, _, _| target.has_origin_of(&of));
     }
 
     /// Takes the next piece of a claimed push.

@@ -8,7 +8,7 @@ use tandem_http::cache::{RequestPolicy, validation::is_conditional};
 use super::{KeptPush, Output, Phase, PushId, PushStore, Reader, Serve, Target};
 use crate::client::matching::check_request;
 use crate::fetch_standard::{is_navigation, is_prefetch};
-use crate::wire::Fate;
+use crate::wire::{Fate, url_hash};
 
 /// The properties of a request on which the choice depends, beside its fields.
 struct RequestTraits<'a> {
@@ -41,9 +41,12 @@ impl PushStore {
         // A pushed document behind a redirect, or in a frame, belongs to the load under way.
         let is_next = may_begin && self.is_next_page(asked);
         let served = self.choose(now, asked, complete_only);
-        if may_begin && (served.is_none() || is_next) {
+        if may_begin {
             let is_reload = RequestPolicy::of(&asked.fields).wants_validation();
-            self.load.note_page(now, is_reload);
+            let is_repeated = self.documents.note(now, url_hash(asked)) || is_reload;
+            if served.is_none() || is_next {
+                self.load.note_page(now, is_repeated);
+            }
         }
         served
     }
@@ -100,7 +103,11 @@ impl PushStore {
         // its body back. Checks have no body, and documents are never held.
         let waits_for_head = kept.is_check() || (kept.is_document() && !asked.is_reload);
         let is_unknown = asked.is_conditional && kept.response.is_none() && !waits_for_head;
-        let is_too_late = kept.is_over(asked.now, &self.load)
+        let is_over = match asked.is_conditional {
+            true => kept.is_over_for_condition(asked.now, &self.load),
+            false => kept.is_over(asked.now, is_arriving, &self.load),
+        };
+        let is_too_late = is_over
             || (kept.is_overdue(asked.now) && !self.is_gateway_local)
             || !kept.keeps_limits(asked.now, asked.head, is_arriving, &self.load);
         let is_missing = asked.complete_only && is_arriving;

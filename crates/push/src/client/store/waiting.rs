@@ -8,20 +8,24 @@ use crate::wire::Fate;
 impl PushStore {
     /// Ends all pushes, since their session has ended.
     pub fn close(&mut self) {
-        self.drop_waiting(|_, _| true);
+        self.drop_waiting(|_, _, _| true);
     }
 
     pub(super) fn sweep(&mut self, now: Instant) {
         let load = self.load;
-        self.drop_waiting(|_, kept| kept.is_over(now, &load));
+        self.drop_waiting(|_, kept, is_arriving| kept.is_over(now, is_arriving, &load));
         self.next_sweep = (!self.waiting.is_empty()).then(|| now + SWEEP_INTERVAL);
     }
 
-    pub(super) fn drop_waiting(&mut self, is_dropped: impl Fn(&Target, &KeptPush) -> bool) {
+    /// Drops the waiting pushes that `is_dropped` chooses by their target, their parts, and whether
+    /// more parts are to come.
+    pub(super) fn drop_waiting(&mut self, is_dropped: impl Fn(&Target, &KeptPush, bool) -> bool) {
         let mut dropped: Vec<PushId> = Vec::new();
         for (target, id) in &self.waiting {
-            match self.pushes.get(id).map(|pushed| &pushed.phase) {
-                Some(Phase::Kept(kept)) if !is_dropped(target, kept) => {}
+            let pushed = self.pushes.get(id);
+            match pushed.map(|pushed| (&pushed.phase, pushed.is_arriving)) {
+                Some((Phase::Kept(kept), is_arriving))
+                    if !is_dropped(target, kept, is_arriving) => {}
                 _ => dropped.push(*id),
             }
         }

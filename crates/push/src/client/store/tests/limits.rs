@@ -11,11 +11,7 @@ const NEW: [(&str, &str); 1] = [("cache-control", "max-age=60")];
 fn serves(pushed: &[(&str, &str)], wait: Duration, directives: &str) -> bool {
     let mut scene = Scene::new(LIMITS);
     scene.push("/a", pushed, "x");
-    // Other requests keep the load going.
-    for _ in 0..wait.as_secs() {
-        scene.now += secs(1);
-        scene.ask("/other");
-    }
+    scene.poll(wait.as_secs());
     scene
         .ask_with("/a", ("cache-control", directives))
         .is_some()
@@ -105,6 +101,16 @@ fn response_under_way_serves_a_reload() {
     assert!(scene.ask_with("/a", reload).is_some());
 }
 
+impl Scene {
+    /// Lets a page make a request in each second, so that its load goes on.
+    fn poll(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now += secs(1);
+            self.ask("/other");
+        }
+    }
+}
+
 /// Returns whether a push that must be validated serves a request 15 s after the page, which the
 /// page's other requests have kept loading. A document is requested in between.
 fn serves_after(document: &[(&str, &str)], pushed_document: Option<&[(&str, &str)]>) -> bool {
@@ -118,11 +124,12 @@ fn serves_at(
     pushed_document: Option<&[(&str, &str)]>,
 ) -> bool {
     let mut scene = Scene::new(LIMITS);
-    scene.push("/a", &[("cache-control", "no-cache")], "x");
-    for _ in 0..wait {
-        scene.now += secs(1);
-        scene.ask("/other");
-    }
+    let id = scene.promise("/a");
+    // The response is long, so that it counts as validated.
+    scene
+        .store
+        .on_head(scene.now, id, ok(&[("cache-control", "no-cache")]));
+    scene.poll(wait);
     let mut request = get("/document");
     for (name, value) in document {
         request.fields.push(*name, *value);
@@ -169,5 +176,96 @@ fn frame_or_tab_leaves_the_pushes_of_a_load() {
         (4, &[plain, ("cache-control", "max-age=0")], false),
     ] {
         assert_eq!(serves_at(wait, fields, None), expected, "{wait} {fields:?}");
+    }
+}
+
+#[test]
+fn polling_page_keeps_no_old_validations() {
+    let control = ("cache-control", "no-cache");
+    let tag = ("etag", "\"1\"");
+    let copy = ("if-none-match", "\"1\"");
+    for (fields, asked, wait, expected) in [
+        (&[control][..], ("accept", "*/*"), 10, true),
+        (&[control], ("accept", "*/*"), 11, false),
+        (&[control, tag], copy, 10, true),
+        (&[control, tag], copy, 11, false),
+        (&[tag], copy, 10, true),
+        (&[tag], copy, 11, false),
+        (&[tag], ("accept", "*/*"), 11, true),
+        (&[("cache-control", "max-age=60"), tag], copy, 11, true),
+        (&[(NEXT_PAGE_FIELD, "1"), tag, control], copy, 11, true),
+    ] {
+        let mut scene = Scene::new(LIMITS);
+        scene.push("/a", fields, "x");
+        scene.poll(wait);
+        let found = scene.ask_with("/a", asked).is_some();
+        assert_eq!(found, expected, "{fields:?} {asked:?} after {wait} s");
+    }
+}
+
+/// A page on a slow path needs longer than 10 s, and its bodies wait for others.
+#[test]
+fn response_under_way_counts_as_validated() {
+    for (end, ask, expected) in [(19, 29, true), (12, 22, true), (12, 23, false)] {
+        let mut scene = Scene::new(LIMITS);
+        let id = scene.promise("/a");
+        let head = ok(&[("cache-control", "no-cache")]);
+        scene.store.on_head(scene.now, id, head);
+        scene.poll(end);
+        scene.store.on_data(scene.now, id, Bytes::from("x"));
+        scene.store.on_end(id, true);
+        scene.poll(ask - end);
+        assert_eq!(scene.ask("/a").is_some(), expected, "{end} {ask}");
+    }
+}
+
+#[test]
+fn new_visit_to_a_page_ends_the_pushes_of_the_last() {
+    let page = ("accept", "text/html");
+    let lasting = ("cache-control", "max-age=60");
+    for (fields, wait, next, expected) in [
+        (("cache-control", "no-cache"), 5, "/page", false),
+        (("cache-control", "no-cache"), 3, "/page", true),
+        (("cache-control", "no-cache"), 5, "/next", true),
+        (("etag", "\"1\""), 5, "/page", false),
+        (("etag", "\"1\""), 5, "/next", true),
+        (lasting, 5, "/page", true),
+    ] {
+        let mut scene = Scene::new(LIMITS);
+        scene.ask_with("/page", page);
+        scene.push("/a", &[fields], "x");
+        scene.poll(wait);
+        assert_eq!(scene.ask_with(next, page), None);
+        let found = scene.ask("/a").is_some();
+        assert_eq!(found, expected, "{fields:?} {next} after {wait} s");
+    }
+}
+
+/// A script reads the version of a file, which the origin has changed since the last visit.
+#[test]
+fn new_visit_to_a_page_ends_the_checks_of_the_last() {
+    let page = ("accept", "text/html");
+    for (is_visited, expected) in [(true, false), (false, true)] {
+        let mut scene = Scene::new(LIMITS);
+        scene.ask_with("/page", page);
+        let request = RequestHead {
+            method: Method::Head,
+            ..get("/a")
+        };
+        let Intake::Read(id) = scene.store.on_promise(scene.now, request, true) else {
+            panic!("the check was cancelled");
+        };
+        let head = ResponseHead {
+            status: 304,
+            ..ok(&[("etag", "\"1\"")])
+        };
+        scene.store.on_head(scene.now, id, head);
+        scene.store.on_end(id, true);
+        scene.poll(5);
+        if is_visited {
+            scene.ask_with("/page", page);
+        }
+        let found = scene.ask_with("/a", ("if-none-match", "\"1\""));
+        assert_eq!(found.is_some(), expected);
     }
 }
