@@ -114,6 +114,8 @@ pub(super) struct KeptPush {
     pub(super) promised: Instant,
     /// The number of changes of cookies before the promise.
     pub(super) cookies_of: u64,
+    /// True if an unsafe request to the origin came after the promise, before the head.
+    pub(super) precedes_change: bool,
     pub(super) response: Option<ArrivedResponse>,
     pub(super) body: VecDeque<Bytes>,
     pub(super) trailers: Option<Fields>,
@@ -169,6 +171,7 @@ impl KeptPush {
             request,
             promised: now,
             cookies_of: 0,
+            precedes_change: false,
             response: None,
             body: VecDeque::new(),
             trailers: None,

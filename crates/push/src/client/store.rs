@@ -3,6 +3,7 @@
 //! The caller reads each push with one task and passes the parts on; a reader takes them out
 //! again. Decisions that concern other tasks are [`Output`]s.
 
+mod changes;
 mod checks;
 mod claims;
 mod cookies;
@@ -202,6 +203,7 @@ impl PushStore {
         let kept = self.kept_mut(id);
         let is_repeated = kept.as_ref().is_some_and(|kept| kept.response.is_some());
         let is_check = kept.as_ref().is_some_and(|kept| kept.is_check());
+        let is_too_old = kept.as_ref().is_some_and(|kept| kept.is_outdated(&arrived));
         let is_document = kept.is_some_and(|kept| kept.is_document());
         let phase = self.pushes.get(&id).map(|pushed| &pushed.phase);
         let is_awaited = matches!(phase, Some(Phase::Claimed(..)));
@@ -209,7 +211,7 @@ impl PushStore {
             true => is_confirmation(head),
             false => is_of_use(head, is_awaited || is_document),
         };
-        if is_repeated || !is_of_use || !self.reserve(id, size) {
+        if is_repeated || is_too_old || !is_of_use || !self.reserve(id, size) {
             return self.discard(id, Fate::Cancelled);
         }
         let Some(pushed) = self.arriving_mut(id) else {
@@ -323,13 +325,6 @@ impl PushStore {
             _ => true,
         };
         has_own_room && self.copy_has_room(id)
-    }
-
-    /// Drops the waiting responses of an origin: a request may have changed the resources behind
-    /// them (RFC 9111 section 4.4).
-    pub fn invalidate_origin(&mut self, request: &RequestHead) {
-        let of = Target::of(request);
-        self.drop_waiting(|target, _, _| target.has_origin_of(&of));
     }
 
     /// Takes the next piece of a claimed push.

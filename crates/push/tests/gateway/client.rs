@@ -45,7 +45,7 @@ impl Client {
     /// Takes a request of the browser. Returns the push that answers it.
     pub(crate) fn take_request(&mut self, now: Instant, request: &RequestHead) -> Option<PushId> {
         if !is_safe(&request.method) {
-            self.store.invalidate_origin(request);
+            self.store.note_unsafe_request(request);
         }
         let serve = self.store.on_request(now, request, false)?;
         Some(serve.push)

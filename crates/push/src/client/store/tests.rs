@@ -1,5 +1,6 @@
 //! Scenes of one session's pushes in virtual time, and random ones against the store's invariants.
 
+mod changes;
 mod checks;
 mod cookies;
 mod intake;
@@ -352,30 +353,6 @@ fn idle_session_serves_complete_responses_only() {
     assert_eq!(scene.store.on_request(scene.now, &asked, true), None);
     scene.store.on_end(id, true);
     assert!(scene.store.on_request(scene.now, &asked, true).is_some());
-}
-
-#[test]
-fn unsafe_request_drops_the_responses_of_its_origin() {
-    let mut scene = Scene::new(LIMITS);
-    scene.push("/a", &[], "x");
-    let arriving = scene.promise("/b");
-    let elsewhere = RequestHead {
-        authority: "other.test".to_owned(),
-        ..get("/a")
-    };
-    let other = scene.store.on_promise(scene.now, elsewhere.clone(), true);
-    let post = RequestHead {
-        method: Method::Post,
-        authority: "H.test".to_owned(),
-        ..get("/buy")
-    };
-    scene.store.invalidate_origin(&post);
-    assert_eq!((scene.ask("/a"), scene.ask("/b")), (None, None));
-    let served = scene.store.on_request(scene.now, &elsewhere, false);
-    assert_eq!(served.map(|serve| Intake::Read(serve.push)), Some(other));
-    scene.store.on_end(arriving, true);
-    let wasted = (Fate::Wasted, true);
-    assert_eq!(scene.fates(), [wasted, (Fate::Late, true), wasted]);
 }
 
 #[test]

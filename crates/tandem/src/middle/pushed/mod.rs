@@ -132,7 +132,7 @@ impl Stage for Pushed {
             return shared.next.call(exchange);
         }
         if !is_safe(&request.method) {
-            shared.invalidate(&exchange.isolation, request);
+            shared.note_unsafe_request(&exchange.isolation, request);
         }
         let Some(serving) = shared.answer(&exchange) else {
             return Crossing::reply(shared, exchange);
@@ -211,11 +211,19 @@ impl PushedShared {
         })
     }
 
-    /// Drops the stored answers of the request's origin, since the request may change them.
-    fn invalidate(&self, isolation: &Isolation, request: &RequestHead) {
+    /// Drops the stored answers that a request with an unsafe method may change.
+    fn note_unsafe_request(&self, isolation: &Isolation, request: &RequestHead) {
         let sessions = self.sessions.borrow().get(isolation).cloned();
         for pushes in sessions.unwrap_or_default() {
-            pushes.invalidate_origin(request);
+            pushes.note_unsafe_request(request);
+        }
+    }
+
+    /// Drops all stored answers of the request's origin.
+    fn clear_origin(&self, isolation: &Isolation, request: &RequestHead) {
+        let sessions = self.sessions.borrow().get(isolation).cloned();
+        for pushes in sessions.unwrap_or_default() {
+            pushes.clear_origin(request);
         }
     }
 
@@ -338,13 +346,13 @@ impl Parts for Observed {
 }
 
 impl Observed {
-    /// Drops the stored answers of the origin of an unsafe request. A push that was under way
+    /// Drops the stored answers that an unsafe request may change. A push that was under way
     /// during the request precedes its answer and may be stale, whatever the answer says.
     fn note_change(&self) {
         if let Some(request) = &self.request
             && !is_safe(&request.method)
         {
-            self.shared.invalidate(&self.isolation, request);
+            self.shared.note_unsafe_request(&self.isolation, request);
         }
     }
 
@@ -381,7 +389,7 @@ impl Observed {
                 digest.note(now, request, head);
             }
             if clears(SiteData::Cache, request, head) {
-                shared.invalidate(&self.isolation, request);
+                shared.clear_origin(&self.isolation, request);
             }
         }
         self.note_change();

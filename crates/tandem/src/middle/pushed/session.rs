@@ -268,8 +268,12 @@ impl SessionPushes {
         })
     }
 
-    pub(super) fn invalidate_origin(&self, request: &RequestHead) {
-        self.with_store(|store| store.invalidate_origin(request));
+    pub(super) fn note_unsafe_request(&self, request: &RequestHead) {
+        self.with_store(|store| store.note_unsafe_request(request));
+    }
+
+    pub(super) fn clear_origin(&self, request: &RequestHead) {
+        self.with_store(|store| store.clear_origin(request));
     }
 
     pub(super) fn drop_copy(&self, request: &RequestHead) {

@@ -1,0 +1,72 @@
+//! The waiting pushes that a request with an unsafe method outdates (RFC 9111 section 4.4).
+//!
+//! A browser's cache drops the target of the request, and uses other fresh responses as before. A
+//! push stays if such a cache would have kept it: a style sheet, script, image or font with a
+//! lifetime. The responses that show the state of the site end, for each URL of the origin. These
+//! are documents and data, and the responses that must be validated or name no lifetime.
+
+use tandem_http::RequestHead;
+
+use super::sharing::is_shareable;
+use super::{ArrivedResponse, KeptPush, Phase, PushStore, Target};
+use crate::fetch_standard::Metadata;
+use crate::response_rules::is_part_of_page;
+
+impl PushStore {
+    /// Handles a request with an unsafe method, or its response. Drops the waiting responses that
+    /// it may have changed.
+    pub fn note_unsafe_request(&mut self, request: &RequestHead) {
+        let of = Target::of(request);
+        self.drop_waiting(|target, kept, _| {
+            target.has_origin_of(&of) && (*target == of || !kept.outlasts_change())
+        });
+        for (target, id) in &self.waiting {
+            if let Some(pushed) = self.pushes.get_mut(id)
+                && let Phase::Kept(kept) = &mut pushed.phase
+                && target.has_origin_of(&of)
+            {
+                // The head of a push that has none yet decides on its arrival.
+                kept.precedes_change |= kept.response.is_none();
+            }
+        }
+    }
+
+    /// Drops all waiting responses of an origin, since its site has cleared them.
+    pub fn clear_origin(&mut self, request: &RequestHead) {
+        let of = Target::of(request);
+        self.drop_waiting(|target, _, _| target.has_origin_of(&of));
+    }
+}
+
+impl KeptPush {
+    /// Returns whether a response is older than an unsafe request, and does not outlast it.
+    pub(super) fn is_outdated(&self, response: &ArrivedResponse) -> bool {
+        self.precedes_change && !(self.is_for_part(response.metadata) && is_lasting(response))
+    }
+
+    /// Returns whether the push outlasts an unsafe request to its origin, as far as it has arrived.
+    fn outlasts_change(&self) -> bool {
+        match &self.response {
+            Some(response) => self.is_for_part(response.metadata) && is_lasting(response),
+            None => self.is_for_part(None),
+        }
+    }
+
+    /// Returns whether the gateway has requested a style sheet, script, image or font, as far as
+    /// the metadata of its request show.
+    fn is_for_part(&self, metadata: Option<Metadata>) -> bool {
+        let own = self.has_own_fields.then_some(&self.request.fields);
+        let metadata = own.and_then(Metadata::of).or(metadata);
+        let destination = metadata.and_then(|metadata| metadata.value_of("sec-fetch-dest"));
+        let is_part = match destination.flatten() {
+            Some(destination) => matches!(destination, "style" | "script" | "image" | "font"),
+            None => true,
+        };
+        is_part && !self.is_check() && !self.is_document()
+    }
+}
+
+/// Returns whether a browser's cache keeps a response fresh, and the response is part of a page.
+fn is_lasting(response: &ArrivedResponse) -> bool {
+    is_shareable(response) && is_part_of_page(&response.head)
+}

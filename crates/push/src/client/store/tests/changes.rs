@@ -1,0 +1,120 @@
+//! Scenes of requests that change a site while pushes of it wait.
+
+use super::*;
+
+const LASTING: (&str, &str) = ("cache-control", "max-age=600");
+const FONT: (&str, &str) = ("content-type", "font/woff2");
+const HTML: (&str, &str) = ("content-type", "text/html");
+const JSON: (&str, &str) = ("content-type", "application/json");
+const OLD: (&str, &str) = ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT");
+
+fn post(path: &str) -> RequestHead {
+    RequestHead {
+        method: Method::Post,
+        authority: "H.test".to_owned(),
+        ..get(path)
+    }
+}
+
+/// The promised request for a resource with this use.
+fn get_for(destination: &str) -> RequestHead {
+    let mut request = get("/a");
+    if !destination.is_empty() {
+        request.fields.push("sec-fetch-dest", destination);
+        request.fields.push("sec-fetch-mode", "no-cors");
+        request.fields.push("sec-fetch-site", "same-origin");
+    }
+    request
+}
+
+#[test]
+fn cleared_origin_loses_all_waiting_responses() {
+    let mut scene = Scene::new(LIMITS);
+    scene.push("/a", &[], "x");
+    let arriving = scene.promise("/b");
+    let elsewhere = RequestHead {
+        authority: "other.test".to_owned(),
+        ..get("/a")
+    };
+    let other = scene.store.on_promise(scene.now, elsewhere.clone(), true);
+    let post = RequestHead {
+        method: Method::Post,
+        authority: "H.test".to_owned(),
+        ..get("/buy")
+    };
+    scene.store.clear_origin(&post);
+    assert_eq!((scene.ask("/a"), scene.ask("/b")), (None, None));
+    let served = scene.store.on_request(scene.now, &elsewhere, false);
+    assert_eq!(served.map(|serve| Intake::Read(serve.push)), Some(other));
+    scene.store.on_end(arriving, true);
+    let wasted = (Fate::Wasted, true);
+    assert_eq!(scene.fates(), [wasted, (Fate::Late, true), wasted]);
+}
+
+/// A page reports to its site while it loads, such as with `navigator.sendBeacon`.
+#[test]
+fn unsafe_request_leaves_lasting_parts_of_pages() {
+    let no_cache = ("cache-control", "no-cache");
+    let cookie = ("set-cookie", "a=b");
+    for (fields, destination, target, expected) in [
+        (&[LASTING, FONT][..], "", "/stats", true),
+        (&[LASTING, FONT], "font", "/stats", true),
+        (&[LASTING, FONT], "font", "/a", false),
+        (&[LASTING, FONT], "empty", "/stats", false),
+        (&[LASTING, FONT, cookie], "font", "/stats", false),
+        (&[LASTING, JSON], "", "/stats", false),
+        (&[LASTING, HTML], "", "/stats", false),
+        (&[no_cache, FONT], "font", "/stats", false),
+        (&[OLD, FONT], "font", "/stats", false),
+        (&[FONT], "font", "/stats", false),
+    ] {
+        let what = format!("{fields:?} {destination} {target}");
+        let request = get_for(destination);
+        // The head of the response comes before the unsafe request or after it.
+        for is_early in [true, false] {
+            let mut scene = Scene::new(LIMITS);
+            let intake = scene.store.on_promise(scene.now, request.clone(), true);
+            let Intake::Read(id) = intake else {
+                panic!("the push was cancelled");
+            };
+            if is_early {
+                scene.store.on_head(scene.now, id, ok(fields));
+                scene.store.note_unsafe_request(&post(target));
+            } else {
+                scene.store.note_unsafe_request(&post(target));
+                scene.store.on_head(scene.now, id, ok(fields));
+            }
+            assert_consistent(&scene.store);
+            let served = scene.store.on_request(scene.now, &request, false);
+            assert_eq!(served.is_some(), expected, "{what} {is_early}");
+            scene.store.on_end(id, true);
+        }
+    }
+}
+
+#[test]
+fn request_that_joins_an_outdated_push_is_sent_again() {
+    for (fields, expected) in [(&[LASTING, FONT][..], true), (&[FONT], false)] {
+        let mut scene = Scene::new(LIMITS);
+        let id = scene.promise("/a");
+        scene.store.note_unsafe_request(&post("/stats"));
+        assert!(scene.ask("/a").is_some(), "the head decides");
+        scene.store.on_head(scene.now, id, ok(fields));
+        scene.store.on_data(scene.now, id, Bytes::from("x"));
+        let found = matches!(scene.piece(id), Piece::Head(_));
+        assert_eq!(found, expected, "{fields:?}");
+        assert_consistent(&scene.store);
+    }
+}
+
+#[test]
+fn unsafe_request_leaves_other_origins() {
+    let mut scene = Scene::new(LIMITS);
+    scene.push("/a", &[], "x");
+    let elsewhere = RequestHead {
+        authority: "other.test".to_owned(),
+        ..get("/stats")
+    };
+    scene.store.note_unsafe_request(&elsewhere);
+    assert!(scene.ask("/a").is_some());
+}
