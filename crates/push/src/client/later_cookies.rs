@@ -7,6 +7,9 @@
 //! requests must differ by the seen changes alone. A response to another window, with other
 //! cookies, therefore never serves the request.
 //!
+//! The gateway may promise a resource with the cookies from before a change that the browser has
+//! got already, because the change and the promise cross. So all changes of the page load count.
+//!
 //! Only style sheets, scripts, images and fonts count. After any other response that sets a cookie,
 //! such as a document or the answer to an upload, earlier pushes need equal cookies. A cookie that
 //! the browser refuses or has already changes nothing.
@@ -30,12 +33,21 @@ pub(super) struct LaterCookies {
     changes: VecDeque<CookieChanges>,
     /// The number of changes so far, with those that are forgotten.
     count: u64,
+    /// The number of changes before the page load under way.
+    before_load: u64,
 }
 
 impl LaterCookies {
-    /// Returns the number of changes so far.
-    pub(super) const fn count(&self) -> u64 {
-        self.count
+    /// Begins another page load.
+    pub(super) const fn begin_load(&mut self) {
+        self.before_load = self.count;
+    }
+
+    /// Returns the number of changes before those from which the cookies of a new promise may
+    /// differ.
+    pub(super) fn count_before_promise(&self) -> u64 {
+        let forgotten = self.count - self.changes.len() as u64;
+        forgotten.max(self.before_load)
     }
 
     /// Notes a response that the browser gets.
@@ -64,8 +76,8 @@ impl LaterCookies {
         self.count += 1;
     }
 
-    /// Returns whether the cookies of a request differ from those of a push by changes after its
-    /// promise alone. The gateway's own request may have been made between the changes.
+    /// Returns whether the cookies of a request differ from those of a push by changes of its page
+    /// load alone. The gateway's own request may have been made between the changes.
     pub(super) fn lie_between(&self, kept: &KeptPush, asked: &RequestHead) -> bool {
         let Some(later) = usize::try_from(self.count - kept.cookies_of).ok() else {
             return false;
@@ -242,8 +254,26 @@ mod tests {
         assert!(!later.lie_between(&kept("", "", 0), &asked), "forgotten");
         assert!(later.lie_between(&kept("", "", 64), &asked));
         // The same cookie again is no change.
-        let count = later.count();
+        let count = later.count;
         later.note(&request("/", "id=95"), &head(STYLE, "id=95"), 0);
-        assert_eq!(later.count(), count);
+        assert_eq!(later.count, count);
+        assert_eq!(later.count_before_promise(), 64);
+    }
+
+    #[test]
+    fn promise_may_lack_the_changes_of_its_load() {
+        let mut later = after(&[head(STYLE, "id=1")]);
+        let asked = request("/x.png", "id=1");
+        let serves = |later: &LaterCookies| {
+            let kept = kept("", "", later.count_before_promise());
+            later.lie_between(&kept, &asked)
+        };
+        assert!(serves(&later));
+        later.begin_load();
+        assert!(!serves(&later), "the next page has the cookie");
+        later.note(&request("/first", ""), &head(STYLE, "id=1"), 0);
+        assert!(serves(&later));
+        later.note(&request("/page", ""), &head("text/html", "b=1"), 0);
+        assert!(!serves(&later), "a document changes more");
     }
 }

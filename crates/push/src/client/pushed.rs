@@ -112,7 +112,7 @@ pub(super) struct KeptPush {
     /// True if the promise carries the fields of the gateway's own request.
     pub(super) has_own_fields: bool,
     pub(super) promised: Instant,
-    /// The number of changes of cookies before the promise.
+    /// The number of changes of cookies before those from which the cookies of the push may differ.
     pub(super) cookies_of: u64,
     /// True if an unsafe request to the origin came after the promise, before the head.
     pub(super) precedes_change: bool,

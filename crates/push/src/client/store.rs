@@ -65,7 +65,6 @@ pub struct PushStore {
     outputs: VecDeque<Output>,
     /// True if the gateway's half is in this process.
     is_gateway_local: bool,
-    /// The changes of cookies, if the gateway's half is in this process.
     later_cookies: LaterCookies,
 }
 
@@ -171,7 +170,7 @@ impl PushStore {
             self.next_sweep.get_or_insert(now + SWEEP_INTERVAL);
             let has_own_fields = has_own_fields && !request.fields.is_empty();
             Phase::Kept(Box::new(KeptPush {
-                cookies_of: self.later_cookies.count(),
+                cookies_of: self.later_cookies.count_before_promise(),
                 ..KeptPush::new(now, request, has_own_fields)
             }))
         } else {

@@ -173,6 +173,37 @@ fn unsafe_request_leaves_what_caches_keep() {
     }
 }
 
+/// A style sheet sets a cookie at the first visit, and the browser sends it with later requests.
+#[test]
+fn cookie_of_a_style_sheet_leaves_what_caches_keep() {
+    let style = page("text/css", "x { background: url(late.png) }").with("set-cookie", "id=1");
+    let pages = [
+        (
+            "http://a.test/page",
+            html("<link rel=stylesheet href=s.css><img src=i.png><img src=n.png>"),
+        ),
+        ("http://a.test/s.css", style),
+        ("http://a.test/i.png", fresh_image()),
+        ("http://a.test/n.png", image()),
+        ("http://a.test/late.png", fresh_image()),
+    ];
+    for promises in PROMISES {
+        let mut pair = pair(promises, &pages);
+        pair.get("http://a.test/page", NAVIGATION);
+        pair.get("http://a.test/s.css", &[]);
+        for (url, cookie, expected) in [
+            ("http://a.test/i.png", "id=2", false),
+            ("http://a.test/n.png", "id=1", false),
+            ("http://a.test/i.png", "id=1", true),
+            ("http://a.test/late.png", "id=1", true),
+        ] {
+            let referrer = ("referer", "http://a.test/page");
+            let (reply, _) = pair.get(url, &[referrer, ("cookie", cookie)]);
+            assert_eq!(reply.is_pushed, expected, "{url} {cookie} {promises}");
+        }
+    }
+}
+
 #[test]
 fn dropped_pushes_are_no_sign_of_a_lost_cache() {
     let pages = [

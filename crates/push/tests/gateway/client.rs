@@ -28,6 +28,8 @@ pub(crate) struct Client {
     store: PushStore,
     has_own_fields: bool,
     pushes: HashMap<FetchId, PushId>,
+    /// The last request of the browser.
+    request: Option<RequestHead>,
     /// The response to the request that no push answered.
     reply: Option<Reply>,
 }
@@ -38,12 +40,14 @@ impl Client {
             store: PushStore::new(LIMITS, now),
             has_own_fields,
             pushes: HashMap::new(),
+            request: None,
             reply: None,
         }
     }
 
     /// Takes a request of the browser. Returns the push that answers it.
     pub(crate) fn take_request(&mut self, now: Instant, request: &RequestHead) -> Option<PushId> {
+        self.request = Some(request.clone());
         if !is_safe(&request.method) {
             self.store.note_unsafe_request(request);
         }
@@ -57,7 +61,10 @@ impl Client {
             return Some(self.reply.take().expect("the gateway answered"));
         };
         let head = match self.store.take_piece(now, id) {
-            Piece::Head(head) => head,
+            Piece::Head(head) => {
+                self.note_response(&head);
+                head
+            }
             Piece::Broken => {
                 self.store.on_reader_gone(id);
                 return None;
@@ -116,11 +123,19 @@ impl Client {
         self.store.on_end(id, true);
     }
 
+    /// Notes the response to the last request, as the browser gets it.
+    fn note_response(&mut self, head: &ResponseHead) {
+        if let Some(request) = &self.request {
+            self.store.note_response(request, head, 0);
+        }
+    }
+
     pub(crate) fn on_push_reset(&mut self, id: FetchId) {
         self.store.on_end(self.pushes[&id], false);
     }
 
     pub(crate) fn on_answer_head(&mut self, head: ResponseHead) {
+        self.note_response(&head);
         self.reply = Some(Reply {
             head,
             body: String::new(),

@@ -46,6 +46,7 @@ impl PushStore {
             let is_repeated = self.documents.note(now, url_hash(asked)) || is_reload;
             if served.is_none() || is_next {
                 self.load.note_page(now, is_repeated);
+                self.later_cookies.begin_load();
             }
         }
         served

@@ -12,11 +12,9 @@ use crate::client::pushed::KeptPush;
 
 impl PushStore {
     /// Notes the head of a response that the browser gets. It may change the cookies of later
-    /// requests. Only a store with the gateway's half in this process takes it into account.
+    /// requests.
     pub fn note_response(&mut self, request: &RequestHead, head: &ResponseHead, unix_time: u64) {
-        if self.is_gateway_local {
-            self.later_cookies.note(request, head, unix_time);
-        }
+        self.later_cookies.note(request, head, unix_time);
     }
 }
 

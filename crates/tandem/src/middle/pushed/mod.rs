@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tandem_http::cache::{SiteData, clears, is_safe};
-use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
+use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_push::client::{StoreLimits, preload_link};
 use tandem_push::fetch_standard::is_navigation;
 use tandem_push::wire::{CROSSED_FIELD, NextPush, PUSH_FIELD, Treatment};
@@ -198,11 +198,8 @@ impl PushedShared {
         {
             self.open_companion(&isolation, mark);
         }
-        let is_local = self.options.is_gateway_local;
-        let may_change = !is_safe(&request.method) || request.scheme == Scheme::Https;
-        let is_noted = self.options.digest || is_local || may_change;
         Reply::new(Observed {
-            request: is_noted.then(|| request.clone()),
+            request: Some(Arc::clone(request)),
             hints: Vec::new(),
             takes_reference,
             reply: self.next.call(exchange),
@@ -303,7 +300,7 @@ struct Observed {
     reply: Reply,
     shared: Rc<PushedShared>,
     isolation: Isolation,
-    /// The request, if its answer may affect other answers.
+    /// The request, unless it is the companion's.
     request: Option<Arc<RequestHead>>,
     /// The promises before the head, as fields for the browser.
     hints: Vec<String>,
@@ -380,7 +377,7 @@ impl Observed {
     fn on_head(&mut self, head: &mut ResponseHead) {
         let shared = &self.shared;
         if let Some(request) = &self.request {
-            if shared.options.is_gateway_local {
+            if head.fields.contains("set-cookie") {
                 shared.note_response(&self.isolation, request, head);
             }
             if shared.options.digest {

@@ -313,7 +313,7 @@ impl SessionPushes {
         if let Some(digest) = &self.digest {
             digest.note(now(), request, head);
         }
-        if self.is_gateway_local && head.fields.contains("set-cookie") {
+        if head.fields.contains("set-cookie") {
             let request = request.clone();
             state.store.note_response(&request, head, unix_time());
         }

@@ -169,3 +169,35 @@ fn pushes_obey_the_destination_policy() {
         "the policy holds for pushes"
     );
 }
+
+/// A style sheet sets a cookie while the page loads, and comes as a push or as an answer.
+#[test]
+fn push_with_a_lifetime_outlasts_a_new_cookie() {
+    const STYLE: &str = "Set-Cookie: id=1\r\n";
+    const FRESH: &str = "Cache-Control: max-age=600\r\n";
+    let answers: &[_] = &[
+        (
+            "/page",
+            "text/html",
+            "",
+            "<link rel=stylesheet href=pushed.css><script src=a.js></script>",
+        ),
+        ("/pushed.css", "text/css", STYLE, "s"),
+        ("/asked.css", "text/css", STYLE, "s"),
+        ("/a.js", "text/javascript", FRESH, "a"),
+    ];
+    for session in SESSIONS {
+        for (style, requests) in [("/pushed.css", 3), ("/asked.css", 4)] {
+            let (origin, told) = site(answers);
+            let pair = gateway_that_always_pushes(session);
+            let mut client = pair.connect();
+            client.get(&origin.url("/page"));
+            wait_for(&told, 3);
+            client.get(&origin.url(style));
+            client.send(request("GET", &origin.url("/a.js"), "Cookie: id=1\r\n"));
+            assert_eq!(client.answer("GET").body, b"a", "{session} {style}");
+            let others = received(&told).len();
+            assert_eq!(3 + others, requests, "{session} {style}");
+        }
+    }
+}

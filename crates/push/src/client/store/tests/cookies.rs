@@ -10,12 +10,6 @@ const DATE: (&str, &str) = ("date", "Mon, 30 Nov 2026 07:00:00 GMT");
 const RECENT: (&str, &str) = ("last-modified", "Mon, 30 Nov 2026 06:58:00 GMT");
 const IMAGE: (&str, &str) = ("content-type", "image/png");
 
-fn local() -> Scene {
-    let mut scene = Scene::new(LIMITS);
-    scene.store = PushStore::new(LIMITS, scene.now).with_local_gateway();
-    scene
-}
-
 /// Lets the browser get a style sheet that sets a cookie.
 fn set_cookie(scene: &mut Scene, cookie: &str) {
     let head = ok(&[("content-type", "text/css"), ("set-cookie", cookie)]);
@@ -44,7 +38,7 @@ fn new_cookie_leaves_responses_that_caches_reuse() {
         ),
         (&[IMAGE, OLD, DATE, ("set-cookie", "own=1")], "new=1", false),
     ] {
-        let mut scene = local();
+        let mut scene = Scene::new(LIMITS);
         scene.push("/a", fields, "body");
         assert_eq!(scene.ask_with("/a", COOKIE), None, "nothing has changed");
         set_cookie(&mut scene, cookie);
@@ -56,7 +50,7 @@ fn new_cookie_leaves_responses_that_caches_reuse() {
 #[test]
 fn request_joins_an_early_one_from_before_its_cookie() {
     for (is_changed, fate) in [(true, Fate::Late), (false, Fate::Cancelled)] {
-        let mut scene = local();
+        let mut scene = Scene::new(LIMITS);
         let id = scene.promise("/a");
         if is_changed {
             set_cookie(&mut scene, "new=1");
@@ -68,10 +62,17 @@ fn request_joins_an_early_one_from_before_its_cookie() {
     }
 }
 
+/// The gateway pushes the resources of a style sheet with the cookies of the page.
 #[test]
-fn only_a_local_gateway_follows_new_cookies() {
-    let mut scene = Scene::new(LIMITS);
-    scene.push("/a", &[FRESH], "body");
-    set_cookie(&mut scene, "new=1");
-    assert_eq!(scene.ask_with("/a", COOKIE), None);
+fn promise_may_follow_the_new_cookie() {
+    for (is_next_page, is_served) in [(false, true), (true, false)] {
+        let mut scene = Scene::new(LIMITS);
+        set_cookie(&mut scene, "new=1");
+        if is_next_page {
+            scene.ask_with("/page", ("accept", "text/html"));
+        }
+        scene.push("/a", &[FRESH], "body");
+        let served = scene.ask_with("/a", COOKIE);
+        assert_eq!(served.is_some(), is_served);
+    }
 }
