@@ -47,6 +47,8 @@ impl PushStore {
             if served.is_none() || is_next {
                 self.load.note_page(now, is_repeated);
                 self.later_cookies.begin_load();
+                // The gateway pushes the resources of this page again once it has the reports.
+                self.sweep(now);
             }
         }
         served

@@ -236,6 +236,11 @@ fn new_visit_to_a_page_ends_the_pushes_of_the_last() {
         scene.push("/a", &[fields], "x");
         scene.poll(wait);
         assert_eq!(scene.ask_with(next, page), None);
+        let fates: &[_] = match expected {
+            true => &[],
+            false => &[(Fate::Wasted, true)],
+        };
+        assert_eq!(scene.fates(), fates, "the gateway pushes it again");
         let found = scene.ask("/a").is_some();
         assert_eq!(found, expected, "{fields:?} {next} after {wait} s");
     }
