@@ -364,7 +364,8 @@ impl Observed {
             return;
         };
         if self.shared.options.early_hints && self.hints.len() < MAX_HINTS {
-            self.hints.extend(preload_link(&request));
+            self.hints
+                .extend(preload_link(self.request.as_deref(), &request));
         }
         // A push on a session that has been replaced would serve no request.
         if !self.shared.pool.is_current(&self.isolation, &mark) {
