@@ -12,6 +12,7 @@ mod script_fields;
 
 use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{Fields, RequestHead};
+use tandem_preload::split;
 
 pub use crate::browser_fields::INHERITED_FIELDS;
 use crate::browser_fields::{BROWSER_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST, repeatable_fields};
@@ -56,6 +57,26 @@ pub(crate) fn is_nested(request: &RequestHead) -> bool {
     let destination = request.fields.get("sec-fetch-dest");
     let is_element = matches!(destination, Some(b"object" | b"embed" | b"fencedframe"));
     is_element || is_framed(request)
+}
+
+/// Returns whether a request was made by CORS; `None` if its fields do not tell. Without metadata,
+/// `Origin` shows the mode of a request for another origin (Fetch standard, section 3.1, "append a
+/// request `Origin` header").
+pub(crate) fn is_by_cors(request: &RequestHead) -> Option<bool> {
+    let fields = &request.fields;
+    if let Some(mode) = fields.get("sec-fetch-mode") {
+        return match mode {
+            b"cors" => Some(true),
+            b"no-cors" => Some(false),
+            _ => None,
+        };
+    }
+    if let Some(origin) = fields.get("origin") {
+        return (origin != b"null").then_some(true);
+    }
+    let referrer = std::str::from_utf8(fields.get("referer")?).ok()?;
+    let (scheme, authority, _) = split(referrer)?;
+    (!is_navigation(request) && !is_own_origin(request, scheme, authority)).then_some(false)
 }
 
 /// Returns whether the browser requests a resource for a page that the user may never open.
@@ -148,6 +169,26 @@ mod tests {
             ],
         ] {
             assert!(!is_navigation(&request(fields)), "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn mode_of_a_request_shows_in_its_fields() {
+        let mode = |mode| ("sec-fetch-mode", mode);
+        let (far, own) = (("referer", "http://b/"), ("referer", "http://h:81/p"));
+        let origin = ("origin", "http://b");
+        for (fields, expected) in [
+            (&[mode("cors"), own][..], Some(true)),
+            (&[mode("no-cors"), far], Some(false)),
+            (&[mode("navigate"), far], None),
+            (&[origin, far], Some(true)),
+            (&[("origin", "null"), far], None),
+            (&[far], Some(false)),
+            (&[far, ("accept", "text/html")], None),
+            (&[own], None),
+            (&[], None),
+        ] {
+            assert_eq!(is_by_cors(&request(fields)), expected, "{fields:?}");
         }
     }
 

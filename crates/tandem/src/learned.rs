@@ -33,6 +33,7 @@ use crate::moment;
 use crate::users::Users;
 
 mod page_tables;
+mod requests;
 
 /// The interval between two writes of the state file.
 const SAVE_EVERY: Duration = Duration::from_secs(600);
@@ -99,6 +100,8 @@ pub struct Learned {
     saved: Mutex<Instant>,
     /// The hashes of URLs that were last requested with a Referer of their own origin.
     own_askers: Mutex<HashSet<u64>>,
+    /// The hashes of URLs that were last requested by CORS.
+    by_cors: Mutex<HashSet<u64>>,
     /// The lifetimes of copies in a browser's cache, by the secret hashes of their URLs. `None`: no
     /// cache could keep the last response.
     lifetimes: Mutex<IdMap<u64, Option<CopyLifetime>>>,
@@ -168,6 +171,7 @@ impl Learned {
             auto: Mutex::new(auto),
             saved: Mutex::new(began),
             own_askers: Mutex::default(),
+            by_cors: Mutex::default(),
             lifetimes: Mutex::default(),
             scripts: Mutex::default(),
             next_pages: Mutex::default(),

@@ -19,7 +19,7 @@ use tandem_preload::{Kind, Need};
 
 use super::named::{LEAST_SHARE, PossibleNeed, PossibleNeeds};
 use crate::fetch_standard::{
-    ScriptFields, has_only_browser_fields, is_navigation, is_prefetch, wants_one_format,
+    ScriptFields, has_only_browser_fields, is_by_cors, is_navigation, is_prefetch, wants_one_format,
 };
 use crate::next_pages::NextPage;
 use crate::response_rules::{CopyLifetime, depends_on_user};
@@ -39,6 +39,14 @@ pub trait Predictor {
     /// Returns the referrer with which a URL is usually requested, if that belongs to the URL's own
     /// origin.
     fn own_referrer(&self, url: &str) -> Option<String>;
+
+    /// Records the mode of a browser's request for a URL: whether it was made by CORS.
+    fn note_mode(&mut self, _url: &str, _is_by_cors: bool) {}
+
+    /// Returns whether the last request for a URL that showed its mode was made by CORS.
+    fn is_by_cors(&self, _url: &str) -> bool {
+        false
+    }
 
     /// Records the length of a body if its head did not give it.
     fn body_sent(&mut self, url: &str, size: u64);
@@ -299,6 +307,9 @@ pub(super) fn record(
             predictor.note_asked_host(browser, referrer, url, true);
         }
     }
+    if let Some(is_by_cors) = is_by_cors(request) {
+        predictor.note_mode(url, is_by_cors);
+    }
     let is_scripted = ScriptFields::of(request).is_some();
     // The predictor counts a frame as data.
     let is_data = is_frame || is_data(url, destination.as_deref(), media_kind);
@@ -373,8 +384,7 @@ impl Learned {
             true => predictor.data_fields(&candidate.url),
             false => DataFields::Plain,
         };
-        let referrer = predictor.own_referrer(&candidate.url);
-        let need = need_of(candidate, referrer, &fields_of_data)?;
+        let need = known_need(predictor, candidate, &fields_of_data)?;
         if let DataFields::Scripted(fields) = fields_of_data {
             self.scripts.insert(need.url.clone(), fields);
         }
@@ -418,10 +428,26 @@ pub(super) fn known_for(candidate: &Candidate) -> Option<(u32, Duration)> {
     Some((url_hash_of(&candidate.url)?, candidate.known_for))
 }
 
+/// Returns a candidate as a need with the referrer and the mode of earlier requests. For other
+/// origins, elements with `crossorigin` are taken for those without credentials.
+pub(super) fn known_need(
+    predictor: &dyn Predictor,
+    candidate: &Candidate,
+    fields_of_data: &DataFields,
+) -> Option<Need> {
+    let url = &candidate.url;
+    let mut need = need_of(candidate, predictor.own_referrer(url), fields_of_data)?;
+    if need.kind != Kind::Document && predictor.is_by_cors(url) {
+        need.by_cors = true;
+        need.anonymous = true;
+    }
+    Some(need)
+}
+
 /// Returns a candidate as a need. `referrer` is the style sheet or module that requests it, if that
 /// is not the page. A candidate that is a page is no need, since the user chooses pages. Data that
 /// is requested with unknown fields is no need either, since no request would match its push.
-pub(super) fn need_of(
+fn need_of(
     candidate: &Candidate,
     referrer: Option<String>,
     fields_of_data: &DataFields,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tandem_predict::Candidate;
 use tandem_preload::Need;
 
-use super::predictor::{Learned, Predictor, known_for, need_of};
+use super::predictor::{Learned, Predictor, known_for, known_need};
 use crate::response_rules::CopyLifetime;
 use crate::scripts::DataFields;
 use crate::wire::url_hash_of;
@@ -34,8 +34,7 @@ impl Returning {
     pub(super) fn of(predictor: &dyn Predictor, page: &str) -> Self {
         let copy = |candidate: &Candidate| {
             let lifetime = predictor.lifetime(&candidate.url)?;
-            let referrer = predictor.own_referrer(&candidate.url);
-            let need = need_of(candidate, referrer, &DataFields::Plain)?;
+            let need = known_need(predictor, candidate, &DataFields::Plain)?;
             Some(CachedCopy { need, lifetime })
         };
         let resources = predictor.resources(page);

@@ -304,3 +304,30 @@ fn images_of_foreign_style_sheets_serve_their_page() {
         assert!(pair.get("https://b.test/b.png", &fields).0.is_pushed);
     }
 }
+
+#[test]
+fn learned_push_has_the_mode_of_the_last_request() {
+    const SHEET: &str = "http://cdn.test/a.css";
+    let referrer = ("referer", "http://a.test/");
+    let origin = ("origin", "http://a.test");
+    for (fields, expected) in [
+        (&[referrer, origin][..], Some("http://a.test")),
+        (&[referrer], None),
+        (&[referrer, origin, ("sec-fetch-mode", "no-cors")], None),
+    ] {
+        let plain = "http://a.test/page";
+        let pages = [(plain, html("")), (SHEET, page("text/css", ""))];
+        let mut first = Pair::new(&pages);
+        let mut needs = Needs::of_page(plain, vec![SHEET]);
+        needs.asked_hosts = vec!["cdn.test"];
+        first.predictor = Some(needs);
+        first.load(SHEET, fields);
+        let mut pair = Pair::new(&pages);
+        pair.predictor = first.predictor.take();
+        pair.send(plain, &[("accept", "text/html")]);
+        pair.run();
+        let asked = pair.take_asked();
+        let found = asked_of(&asked, SHEET).field("origin");
+        assert_eq!(found.as_deref(), expected, "{fields:?}");
+    }
+}

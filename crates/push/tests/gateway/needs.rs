@@ -51,6 +51,8 @@ pub(crate) struct Needs {
     known_for: HashMap<&'static str, Duration>,
     /// The other hosts that the user's earlier visits requested.
     pub(crate) asked_hosts: Vec<&'static str>,
+    /// The URLs that were requested by CORS.
+    by_cors: HashSet<String>,
     redirects: KnownRedirects,
     pub(crate) likely_budget: LikelyBudget,
     transfers: TransferTable,
@@ -146,6 +148,17 @@ impl Predictor for Needs {
 
     fn own_referrer(&self, _: &str) -> Option<String> {
         None
+    }
+
+    fn note_mode(&mut self, url: &str, is_by_cors: bool) {
+        match is_by_cors {
+            true => self.by_cors.insert(url.to_owned()),
+            false => self.by_cors.remove(url),
+        };
+    }
+
+    fn is_by_cors(&self, url: &str) -> bool {
+        self.by_cors.contains(url)
     }
 
     fn body_sent(&mut self, _: &str, _: u64) {}

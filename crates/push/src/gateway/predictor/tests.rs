@@ -80,6 +80,28 @@ fn candidate_that_scripts_request_is_data() {
 }
 
 #[test]
+fn candidate_has_the_mode_of_earlier_requests() {
+    let by_cors = Recorder {
+        is_by_cors: true,
+        ..Recorder::default()
+    };
+    for (kind, path, expected) in [
+        (ResourceKind::Script, "x.js", true),
+        (ResourceKind::Style, "x.css", true),
+        (ResourceKind::Image, "x.png", true),
+        (ResourceKind::Data, "x.html", false),
+    ] {
+        let candidate = candidate(&format!("http://a/{path}"), kind);
+        let modes = |predictor| {
+            let need = known_need(predictor, &candidate, &DataFields::Plain).unwrap();
+            (need.by_cors, need.anonymous)
+        };
+        assert_eq!(modes(&by_cors), (expected, expected), "{kind:?}");
+        assert_eq!(modes(&Recorder::default()), (false, false), "{kind:?}");
+    }
+}
+
+#[test]
 fn private_requests_are_not_learned() {
     let of = |fields: &[(&str, &str)]| {
         is_learnable(&RequestHead {
@@ -131,6 +153,8 @@ struct Recorder {
     seen: Vec<String>,
     referrers: Vec<String>,
     browsers: Vec<String>,
+    modes: Vec<String>,
+    is_by_cors: bool,
 }
 
 impl Predictor for Recorder {
@@ -162,6 +186,14 @@ impl Predictor for Recorder {
 
     fn own_referrer(&self, _: &str) -> Option<String> {
         None
+    }
+
+    fn note_mode(&mut self, url: &str, is_by_cors: bool) {
+        self.modes.push(format!("{url} {is_by_cors}"));
+    }
+
+    fn is_by_cors(&self, _: &str) -> bool {
+        self.is_by_cors
     }
 
     fn body_sent(&mut self, _: &str, _: u64) {}

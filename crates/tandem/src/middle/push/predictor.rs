@@ -50,6 +50,14 @@ impl Predictor for SessionPredictor<'_> {
         self.learned.own_asker(url)
     }
 
+    fn note_mode(&mut self, url: &str, is_by_cors: bool) {
+        self.learned.note_mode(url, is_by_cors);
+    }
+
+    fn is_by_cors(&self, url: &str) -> bool {
+        self.learned.is_by_cors(url)
+    }
+
     fn body_sent(&mut self, url: &str, size: u64) {
         self.learned.body_sent(url, size);
     }
