@@ -56,7 +56,6 @@ mod fetches;
 mod foreign_hosts;
 mod governed_pages;
 mod holds;
-mod image_accept;
 mod known_targets;
 mod learning;
 mod likely_pushes;

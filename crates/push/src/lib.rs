@@ -17,6 +17,7 @@
 //! - [`cookies`]: the cookies that a page sets for the requests of its resources.
 //! - [`hints`]: the resources that the head of a response names.
 //! - [`asked_hosts`]: the hosts of other origins that the pages of an origin request.
+//! - [`image_accept`]: the formats of images that browsers accept.
 //! - [`known_redirects`]: the redirects to other origins that the gateway may follow.
 //! - [`likely_budget`]: the budget of pushes that wait for no request of the browser.
 //! - [`next_pages`]: the documents that visitors of a page ask for next.
@@ -39,6 +40,7 @@ pub mod cookies;
 pub mod fetch_standard;
 pub mod gateway;
 pub mod hints;
+pub mod image_accept;
 pub mod known_redirects;
 pub mod likely_budget;
 pub mod next_pages;

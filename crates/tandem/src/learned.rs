@@ -21,6 +21,7 @@ use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, Gains, Gathering, St
 use tandem_preload::split;
 use tandem_push::asked_hosts::AskedHosts;
 use tandem_push::gateway::CopyLifetime;
+use tandem_push::image_accept::ImageAccept;
 use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::likely_budget::LikelyBudget;
 use tandem_push::next_pages::{NextPage, NextTable};
@@ -74,6 +75,9 @@ const OWN_ASKERS: usize = 1 << 16;
 /// The maximum number of URLs in `lifetimes`.
 const LIFETIMES: usize = 1 << 16;
 
+/// The maximum number of user agents in `image_accept`.
+const AGENTS: usize = 64;
+
 /// The size of a document that decides whether its push pays: that of a median site.
 const DOCUMENT_SIZE: f64 = 30_000.0;
 
@@ -107,6 +111,8 @@ pub struct Learned {
     lifetimes: Mutex<IdMap<u64, Option<CopyLifetime>>>,
     /// The fields of requests for data, by the secret hashes of their URLs.
     scripts: Mutex<ScriptTable>,
+    /// The `Accept` of browsers for images.
+    image_accept: Mutex<ImageAccept<AGENTS>>,
     /// The documents that follow pages, by the secret hashes of the pages' URLs.
     next_pages: Mutex<NextTable>,
     /// The pushes of no use, by the secret hashes of the pages' URLs.
@@ -174,6 +180,7 @@ impl Learned {
             by_cors: Mutex::default(),
             lifetimes: Mutex::default(),
             scripts: Mutex::default(),
+            image_accept: Mutex::default(),
             next_pages: Mutex::default(),
             useless_pushes: Mutex::default(),
             wasted_pushes: Mutex::new(UselessTable::of_waste()),

@@ -125,7 +125,7 @@ impl Gateway {
         }
         page.cookies_of = self.cookies_of(id);
         page.known_paths = self.cookies.limited_by_paths(page.request());
-        page.image_accept = self.image_accept.of(page.request());
+        page.image_accept = self.image_accept.of(page.request(), 1);
         page
     }
 

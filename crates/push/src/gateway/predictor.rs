@@ -21,6 +21,7 @@ use super::named::{LEAST_SHARE, PossibleNeed, PossibleNeeds};
 use crate::fetch_standard::{
     ScriptFields, has_only_browser_fields, is_by_cors, is_navigation, is_prefetch, wants_one_format,
 };
+use crate::image_accept::is_for_image;
 use crate::next_pages::NextPage;
 use crate::response_rules::{CopyLifetime, depends_on_user};
 use crate::scripts::DataFields;
@@ -120,6 +121,15 @@ pub trait Predictor {
         DataFields::Plain
     }
 
+    /// Records the `Accept` of a browser's request for an image.
+    fn note_image_accept(&mut self, _request: &RequestHead) {}
+
+    /// Returns the `Accept` with which the browser of a request asks for images, as enough users
+    /// have shown it.
+    fn image_accept(&self, _request: &RequestHead) -> Option<Arc<[u8]>> {
+        None
+    }
+
     /// Returns whether pages request a URL with data from its origin, whatever a cache holds.
     fn is_validated(&self, _url: &str) -> bool {
         false
@@ -191,6 +201,8 @@ pub(super) struct Learned {
     pub(super) possible: PossibleNeeds,
     /// The URL hashes of the resources whose pushes were of no use to other users.
     pub(super) useless: Vec<u32>,
+    /// The `Accept` for images of other users with the same browser.
+    pub(super) image_accept: Option<Arc<[u8]>>,
     /// The other hosts that pages of the origin have requested in the user's browser.
     pub(super) hosts: HashSet<String>,
 }
@@ -309,6 +321,9 @@ pub(super) fn record(
     }
     if let Some(is_by_cors) = is_by_cors(request) {
         predictor.note_mode(url, is_by_cors);
+    }
+    if is_for_image(&request.fields) {
+        predictor.note_image_accept(request);
     }
     let is_scripted = ScriptFields::of(request).is_some();
     // The predictor counts a frame as data.

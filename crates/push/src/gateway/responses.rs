@@ -78,7 +78,7 @@ impl Gateway {
             self.misses.note_request(now, hash, request);
             self.refusals.expire(now);
             self.cookies.note_request(request);
-            self.image_accept.note(request);
+            self.image_accept.note(0, request);
             if let Some(visits) = &self.visits {
                 visits.lock().set_time(self.clock.unix_time(now));
             }
@@ -280,6 +280,7 @@ impl Gateway {
             return (learned, returning);
         }
         learned.useless = predictor.useless_pushes(url);
+        learned.image_accept = predictor.image_accept(request);
         if predictor.serves_one_user() && is_navigation(request) {
             let browser = RequestHashes::of(&request.fields).browser();
             learned.hosts = predictor.asked_hosts(browser, url);

@@ -17,7 +17,6 @@ use super::document::DocumentReader;
 use super::fetch::{Fetch, PushStream};
 use super::fetch_queue::FetchQueue;
 use super::foreign_hosts::ForeignHosts;
-use super::image_accept::ImageAccept;
 use super::likely_pushes::LikelyPushes;
 use super::misses::Misses;
 use super::output::{Clock, Config, Counts, Output, PromiseStream};
@@ -32,6 +31,7 @@ use super::table::{FetchId, PageId, ResponseId, Table};
 use super::viewed_page::NextPages;
 use super::visitors::Visitors;
 use super::visits::Visits;
+use crate::image_accept::ImageAccept;
 use crate::response_rules::{CopyLifetime, KeptCopy};
 use crate::url;
 use crate::wire::{OPENED_FIELD, OpenedList, RequestHashes, Treatment};
@@ -63,6 +63,9 @@ pub(super) struct Response {
     /// True if the body has ended.
     pub(super) ended: bool,
 }
+
+/// The most user agents whose `Accept` for images a session keeps.
+const MAX_AGENTS: usize = 8;
 
 /// A promise that the client has not reported on.
 pub(super) struct Unreported {
@@ -117,7 +120,7 @@ pub struct Gateway {
     /// The policies of documents for their resources.
     pub(super) content_policies: ContentPolicies,
     pub(super) cookies: SessionCookies,
-    pub(super) image_accept: ImageAccept,
+    pub(super) image_accept: ImageAccept<MAX_AGENTS>,
     pub(super) repeats: Repeats,
     /// The pushes that cost their origins requests for nothing.
     pub(super) misses: Misses,

@@ -53,6 +53,8 @@ pub(crate) struct Needs {
     pub(crate) asked_hosts: Vec<&'static str>,
     /// The URLs that were requested by CORS.
     by_cors: HashSet<String>,
+    /// The `Accept` for images of another user with the same browser.
+    image_accept: Option<&'static str>,
     redirects: KnownRedirects,
     pub(crate) likely_budget: LikelyBudget,
     transfers: TransferTable,
@@ -134,6 +136,14 @@ impl Needs {
     }
 }
 
+impl Needs {
+    /// Lets another user's browser of the same kind have shown this `Accept` for images.
+    pub(crate) fn with_image_accept(mut self, accept: Option<&'static str>) -> Self {
+        self.image_accept = accept;
+        self
+    }
+}
+
 impl Predictor for Needs {
     fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
         let offered = self.offered.iter().filter(|(url, _)| *url == exchange.url);
@@ -159,6 +169,10 @@ impl Predictor for Needs {
 
     fn is_by_cors(&self, url: &str) -> bool {
         self.by_cors.contains(url)
+    }
+
+    fn image_accept(&self, _: &RequestHead) -> Option<Arc<[u8]>> {
+        self.image_accept.map(|accept| accept.as_bytes().into())
     }
 
     fn body_sent(&mut self, _: &str, _: u64) {}

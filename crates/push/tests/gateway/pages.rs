@@ -400,3 +400,25 @@ fn html_for_a_tool_is_a_page() {
         assert_eq!(counts.pages_pushed, 2);
     }
 }
+
+#[test]
+fn images_have_the_formats_of_the_browser_before_those_of_others() {
+    const URL: &str = "http://a.test/page";
+    let own = [("accept", "image/own"), ("referer", URL)];
+    for (own, others, expected) in [
+        (None, None, "*/*"),
+        (None, Some("image/others"), "image/others"),
+        (Some(&own[..]), Some("image/others"), "image/own"),
+    ] {
+        let mut pair = Pair::new(&[(URL, html("<img src=/i.png>"))]);
+        pair.predictor = Some(Needs::default().with_image_accept(others));
+        if let Some(own) = own {
+            pair.load("http://a.test/first.png", own);
+        }
+        pair.send(URL, NAVIGATION);
+        pair.run();
+        let asked = pair.take_asked();
+        let found = asked_of(&asked, "http://a.test/i.png").field("accept");
+        assert_eq!(found.as_deref(), Some(expected));
+    }
+}

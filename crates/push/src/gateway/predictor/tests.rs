@@ -155,6 +155,7 @@ struct Recorder {
     browsers: Vec<String>,
     modes: Vec<String>,
     is_by_cors: bool,
+    image_accepts: usize,
 }
 
 impl Predictor for Recorder {
@@ -190,6 +191,10 @@ impl Predictor for Recorder {
 
     fn note_mode(&mut self, url: &str, is_by_cors: bool) {
         self.modes.push(format!("{url} {is_by_cors}"));
+    }
+
+    fn note_image_accept(&mut self, _: &RequestHead) {
+        self.image_accepts += 1;
     }
 
     fn is_by_cors(&self, _: &str) -> bool {
@@ -294,5 +299,32 @@ fn visits_to_the_page_outweigh_the_predictor() {
         };
         learned.note_transfers(known, permits_likely);
         assert_eq!(learned.likely, expected);
+    }
+}
+
+#[test]
+fn request_teaches_its_mode_and_its_formats_of_images() {
+    for (destination, mode, expected, images) in [
+        ("image", "no-cors", &["http://a/x false"][..], 1),
+        ("script", "cors", &["http://a/x true"], 0),
+        ("document", "navigate", &[], 0),
+    ] {
+        let mut predictor = Recorder::default();
+        let request = RequestHead {
+            fields: [("sec-fetch-dest", destination), ("sec-fetch-mode", mode)]
+                .into_iter()
+                .collect(),
+            ..RequestHead::get(Scheme::Http, "a", "/x")
+        };
+        let context = Context {
+            url: "http://a/x",
+            page: None,
+            is_frame: false,
+            document: None,
+            named_by_scripts: 0,
+        };
+        record(&mut predictor, context, &request, &ResponseHead::new(200));
+        assert_eq!(predictor.modes, expected, "{destination}");
+        assert_eq!(predictor.image_accepts, images, "{destination}");
     }
 }

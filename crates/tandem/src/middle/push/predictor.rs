@@ -130,6 +130,14 @@ impl Predictor for SessionPredictor<'_> {
         self.learned.data_fields(url)
     }
 
+    fn note_image_accept(&mut self, request: &RequestHead) {
+        self.learned.note_image_accept(self.user, request);
+    }
+
+    fn image_accept(&self, request: &RequestHead) -> Option<Arc<[u8]>> {
+        self.learned.image_accept_of(request)
+    }
+
     fn is_validated(&self, url: &str) -> bool {
         self.learned.is_validated(url)
     }
