@@ -15,6 +15,7 @@
 //!   define them.
 //! - [`response_rules`]: the responses that may be pushed.
 //! - [`cookies`]: the cookies that a page sets for the requests of its resources.
+//! - [`gone_urls`]: the resources that their origins no longer have.
 //! - [`hints`]: the resources that the head of a response names.
 //! - [`asked_hosts`]: the hosts of other origins that the pages of an origin request.
 //! - [`image_accept`]: the formats of images that browsers accept.
@@ -39,6 +40,7 @@ pub mod client;
 pub mod cookies;
 pub mod fetch_standard;
 pub mod gateway;
+pub mod gone_urls;
 pub mod hints;
 pub mod image_accept;
 pub mod known_redirects;

@@ -21,6 +21,7 @@ use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, Gains, Gathering, St
 use tandem_preload::split;
 use tandem_push::asked_hosts::AskedHosts;
 use tandem_push::gateway::CopyLifetime;
+use tandem_push::gone_urls::GoneTable;
 use tandem_push::image_accept::ImageAccept;
 use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::likely_budget::LikelyBudget;
@@ -113,6 +114,8 @@ pub struct Learned {
     scripts: Mutex<ScriptTable>,
     /// The `Accept` of browsers for images.
     image_accept: Mutex<ImageAccept<AGENTS>>,
+    /// The URLs that have gone, by their secret hashes.
+    gone: Mutex<GoneTable>,
     /// The documents that follow pages, by the secret hashes of the pages' URLs.
     next_pages: Mutex<NextTable>,
     /// The pushes of no use, by the secret hashes of the pages' URLs.
@@ -181,6 +184,7 @@ impl Learned {
             lifetimes: Mutex::default(),
             scripts: Mutex::default(),
             image_accept: Mutex::default(),
+            gone: Mutex::default(),
             next_pages: Mutex::default(),
             useless_pushes: Mutex::default(),
             wasted_pushes: Mutex::new(UselessTable::of_waste()),

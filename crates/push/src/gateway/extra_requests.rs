@@ -7,11 +7,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::{Kind, Need};
 
 use super::fetch::{Fetch, PushStream};
 use super::fetch_phase::Released;
 use super::page_series::SeriesNumber;
+use super::predictor::Predictor;
 use super::session::Gateway;
 use super::table::{FetchId, PageId};
 
@@ -47,6 +49,35 @@ impl Gateway {
             && let Some((page, url)) = self.page_and_resource(id)
         {
             self.misses.note(page, url, is_useless);
+        }
+    }
+
+    /// Notes whether the origin has the resource of a push. The response to HEAD may differ from that
+    /// to the browser's request.
+    pub(super) fn note_presence(
+        &mut self,
+        id: FetchId,
+        head: &ResponseHead,
+        predictor: Option<&mut (dyn Predictor + '_)>,
+    ) {
+        let Some(fetch) = self.fetches.get(id).filter(|fetch| !fetch.is_check) else {
+            return;
+        };
+        if let Some(push) = self.unreported.get_mut(&fetch.target.hash)
+            && push.fetch == id
+        {
+            push.is_error = push.is_part && head.status >= 400;
+        }
+        let url = &fetch.target.url;
+        match (head.status, predictor) {
+            (200, Some(predictor)) => predictor.note_found(url),
+            (404 | 410, Some(predictor)) => {
+                let has_cookies = |request: &RequestHead| request.fields.contains("cookie");
+                // After a request with an unsafe method, the request of the push is forgotten.
+                let is_plain = fetch.request.as_ref().is_some_and(|it| !has_cookies(it));
+                predictor.note_gone(url, is_plain);
+            }
+            _ => {}
         }
     }
 

@@ -84,6 +84,8 @@ impl Gateway {
             let url = std::sync::Arc::clone(&fetch.target.url);
             self.note_status(now, authority(&url), head.status);
         }
+        let mut predictor = predictor;
+        self.note_presence(id, head, predictor.as_deref_mut());
         self.queue.grow();
         self.end_fetching(now, id, FetchPhase::Passing(Passage::All));
         let Some(fetch) = self.fetches.get(id) else {
@@ -101,7 +103,6 @@ impl Gateway {
             self.fail_fetch(now, id);
             return Err(PushError::Forbidden);
         };
-        let mut predictor = predictor;
         let of_target = self.look_pushed_target_up(now, id, head, predictor.as_deref_mut());
         let reuse = self.note_fetched(now, id, head, delivery, predictor);
         if head.status == 200 {

@@ -103,6 +103,19 @@ pub trait Predictor {
     /// is the [`url_hash`](crate::wire::url_hash) of the URL.
     fn note_push(&mut self, _page: &str, _url: u32, _is_useless: bool) {}
 
+    /// Records that the origin answered the push of a URL with 404 or 410. `is_plain` tells that the
+    /// request had no cookies.
+    fn note_gone(&mut self, _url: &str, _is_plain: bool) {}
+
+    /// Records that an origin has a resource at a URL.
+    fn note_found(&mut self, _url: &str) {}
+
+    /// Returns whether the resource at a URL has gone. See
+    /// [`GoneTable`](crate::gone_urls::GoneTable).
+    fn is_gone(&self, _url: &str) -> bool {
+        false
+    }
+
     /// Records whether a browser had no use for a push of `url` that was made for `page`. A request
     /// of the browser for `url` counts as a use. The resources that visits to the page usually
     /// request are never counted as waste: the browser may have had them in its cache.
@@ -219,9 +232,13 @@ pub(super) fn is_learnable(request: &RequestHead) -> bool {
 /// Returns whether a response may be a page, or a resource of use for other users. A resource that
 /// must not be stored, such as a counter's pixel, serves only a request that waits already. One
 /// that depends on the user serves no other, so a push of it would only delay the browser's
-/// request.
+/// request. An error in place of a resource is of no use either, and must not teach that the page
+/// needs it.
 pub(super) fn is_reusable(request: &RequestHead, head: &ResponseHead) -> bool {
     let content_type = head.fields.get("content-type").unwrap_or_default();
+    if head.status >= 400 && !is_navigation(request) {
+        return false;
+    }
     let is_document = is_navigation(request) || content_type.starts_with(b"text/html");
     let forbids_storage =
         head.fields.contains("cache-control") && CacheControl::of(&head.fields).no_store;
@@ -321,6 +338,9 @@ pub(super) fn record(
     }
     if let Some(is_by_cors) = is_by_cors(request) {
         predictor.note_mode(url, is_by_cors);
+    }
+    if matches!(head.status, 200 | 204 | 304) {
+        predictor.note_found(url);
     }
     if is_for_image(&request.fields) {
         predictor.note_image_accept(request);
@@ -443,14 +463,17 @@ pub(super) fn known_for(candidate: &Candidate) -> Option<(u32, Duration)> {
     Some((url_hash_of(&candidate.url)?, candidate.known_for))
 }
 
-/// Returns a candidate as a need with the referrer and the mode of earlier requests. For other
-/// origins, elements with `crossorigin` are taken for those without credentials.
+/// Returns a candidate as a need with the referrer and the mode of earlier requests, unless its
+/// resource has gone. For other origins, elements with `crossorigin` are taken for those without credentials.
 pub(super) fn known_need(
     predictor: &dyn Predictor,
     candidate: &Candidate,
     fields_of_data: &DataFields,
 ) -> Option<Need> {
     let url = &candidate.url;
+    if predictor.is_gone(url) {
+        return None;
+    }
     let mut need = need_of(candidate, predictor.own_referrer(url), fields_of_data)?;
     if need.kind != Kind::Document && predictor.is_by_cors(url) {
         need.by_cors = true;

@@ -117,6 +117,7 @@ impl Gateway {
             && !(push.is_check && fate == Fate::Cancelled)
         {
             let is_used = matches!(fate, Fate::Used | Fate::Late | Fate::Validated);
+            let is_used = is_used && !push.is_error;
             let mut visits = visits.lock();
             visits.note_fate(&push.page_url, &push.url, is_used);
         }
@@ -128,13 +129,17 @@ impl Gateway {
         let Some(predictor) = predictor else {
             return;
         };
-        if push.is_part && !push.is_check && matches!(fate, Fate::Used | Fate::Late) {
+        // An error is of no use to the page, even if the browser has requested it.
+        let is_needed = !push.is_error;
+        if is_needed && push.is_part && !push.is_check && matches!(fate, Fate::Used | Fate::Late) {
             self.note_transfer(hash, Some(&push.page_url), predictor);
         }
         if fate != Fate::Cancelled && !push.is_check {
             self.note_target_fate(hash, fate != Fate::Wasted, predictor);
         }
-        if let (Fate::Used | Fate::Late, Some(lifetime)) = (fate, push.lifetime) {
+        if let (Fate::Used | Fate::Late, Some(lifetime)) = (fate, push.lifetime)
+            && is_needed
+        {
             predictor.note_lifetime(&push.url, lifetime);
         }
         // A cancelled push shows no need: the client refused it, or could not use it.
@@ -147,10 +152,11 @@ impl Gateway {
         }
         // A response that serves a waiting request only is counted by `misses`.
         let shows_need = push.is_part && !push.may_have_copy && !push.needs_waiting;
-        if is_asked || (is_left && shows_need) {
+        if (is_asked && is_needed) || (is_left && shows_need) {
             predictor.note_waste(&push.page_url, &push.url, !is_asked);
         }
         match fate {
+            Fate::Used | Fate::Late | Fate::Validated if push.is_error => {}
             Fate::Used | Fate::Late => predictor.used(&push.page_url, &push.url),
             // The browser needed the resource. The origin would have answered 304, so a push of the
             // body was a mistake.

@@ -96,6 +96,8 @@ pub(super) struct Unreported {
     pub(super) begun: bool,
     /// True if the resource is no document. Browsers request most documents by themselves.
     pub(super) is_part: bool,
+    /// True if its response is an error in place of a part of the page.
+    pub(super) is_error: bool,
     /// True if the browser may have the resource in its cache.
     pub(super) may_have_copy: bool,
     /// True if the push did not wait for claims, because nearly all visits transfer its resource,

@@ -6,7 +6,7 @@ use tandem_push::wire::Fate;
 use crate::needs::Needs;
 use crate::origin::redirect;
 use crate::pair::Pair;
-use crate::{NAVIGATION, html};
+use crate::{NAVIGATION, html, image};
 
 const PAGE: &str = "http://a.test/page";
 
@@ -108,7 +108,7 @@ fn link_field_names_resources_of_known_hosts() {
 #[test]
 fn requests_and_pushes_of_pages_show_the_hosts() {
     let body = "<link rel=stylesheet href=//b.test/1.css><link rel=stylesheet href=//b.test/2.css>";
-    let mut pair = Pair::new(&[(PAGE, html(body))]);
+    let mut pair = Pair::new(&[(PAGE, html(body)), ("http://c.test/i.png", image())]);
     pair.predictor = Some(Needs::default());
     pair.load(PAGE, NAVIGATION);
     pair.report(Fate::Used, "http://b.test/1.css");

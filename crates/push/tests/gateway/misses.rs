@@ -390,9 +390,12 @@ fn pushed_after(
     later: &[(&str, &str)],
 ) -> Vec<String> {
     let body = "<img src=/used.png><img src=/big.png loading=lazy><img src=/rare.png>";
+    let names = ["used.png", "big.png", "rare.png"].map(|name| format!("http://a.test/{name}"));
+    let images = names.iter().map(|url| (url.as_str(), image()));
+    let pages: Vec<_> = images.chain([(PAGE, html(body))]).collect();
     let mut needs = Needs::of_copies(PAGE, known);
     for user in 0..users {
-        let mut pair = Pair::new(&[(PAGE, html(body))]);
+        let mut pair = Pair::new(&pages);
         needs.user = user;
         pair.predictor = Some(needs);
         pair.load(PAGE, NAVIGATION);
@@ -406,7 +409,7 @@ fn pushed_after(
         pair.run();
         needs = pair.predictor.expect("it was set above");
     }
-    let mut pair = Pair::new(&[(PAGE, html(body))]);
+    let mut pair = Pair::new(&pages);
     needs.user = users;
     pair.predictor = Some(needs);
     let mut asked = pair.load(PAGE, NAVIGATION);
@@ -440,4 +443,96 @@ fn resources_that_no_browser_uses_are_left_to_it() {
         [all[0].clone(), all[2].clone()],
         "it was requested"
     );
+}
+
+/// Returns the number of requests for a learned resource with each visit of one of these users.
+/// Each visit has a session of its own.
+fn visits_of_users(users: &[u64], answer: &Page, cookie: &str) -> Vec<usize> {
+    const OLD: &str = "http://a.test/old.js";
+    let document = page("text/html", "").with("set-cookie", cookie);
+    let mut needs = Some(Needs::of_page(PAGE, vec![OLD]));
+    let visits = users.iter().map(|user| {
+        let mut pair = Pair::new(&[(PAGE, document.clone()), (OLD, answer.clone())]);
+        pair.predictor = needs.take();
+        if let Some(needs) = &mut pair.predictor {
+            needs.user = *user;
+        }
+        let asked = pair.load(PAGE, NAVIGATION);
+        needs = pair.predictor.take();
+        asked.iter().filter(|url| *url == OLD).count()
+    });
+    visits.collect()
+}
+
+fn error(status: u16) -> Page {
+    Page {
+        status,
+        ..page("text/html", "error")
+    }
+}
+
+#[test]
+fn resource_that_has_gone_is_pushed_once() {
+    const OTHER_PATH: &str = "first=1; Path=/first";
+    let script = page("text/javascript", "");
+    for (answer, expected) in [
+        (error(404), [1, 0, 0]),
+        (error(410).with("cache-control", "no-store"), [1, 0, 0]),
+        (error(503), [1, 1, 1]),
+        (script, [1, 1, 1]),
+    ] {
+        for users in [[1, 1, 1], [1, 2, 3]] {
+            let found = visits_of_users(&users, &answer, OTHER_PATH);
+            assert_eq!(found, expected, "{}", answer.status);
+        }
+    }
+}
+
+/// The pushes carry the cookie that the page has set.
+#[test]
+fn resource_has_gone_for_all_once_enough_users_with_cookies_miss_it() {
+    let found = |users: &[u64]| visits_of_users(users, &error(404), "id=1; Path=/");
+    assert_eq!(found(&[1, 1, 1, 1, 2, 2]), [1; 6]);
+    assert_eq!(found(&[1, 2, 3, 4, 5]), [1, 1, 1, 0, 0]);
+}
+
+#[test]
+fn error_of_a_push_teaches_no_need() {
+    for (status, expected) in [(404, 0), (410, 0), (403, 0), (200, 1)] {
+        for fate in [Fate::Used, Fate::Late] {
+            let mut scene = Scene::new(Config::default());
+            let fetch = scene.images(1)[0];
+            let mut head = scene::head(status, &[("cache-control", "max-age=60")]);
+            let now = scene.now;
+            let predictor = Some(&mut scene.predictor as &mut dyn Predictor);
+            let passed = scene
+                .gateway
+                .handle_fetch_head(now, fetch, &mut head, predictor);
+            scene.report(fate, "/0.png");
+            let used = scene.recorded();
+            let used = used.iter().filter(|call| call.starts_with("used "));
+            assert_eq!(used.count(), expected, "{status} {fate:?} {passed:?}");
+        }
+    }
+}
+
+#[test]
+fn error_of_a_request_teaches_no_need() {
+    let of_page = ("referer", PAGE);
+    for (fields, status, expected) in [
+        (&[of_page][..], 404, 0),
+        (&[of_page], 410, 0),
+        (&[of_page], 500, 0),
+        (&[of_page], 200, 1),
+        (NAVIGATION, 404, 1),
+    ] {
+        let mut scene = Scene::new(Config::default());
+        let id = scene.ask("/x", fields);
+        scene.head(
+            id,
+            &mut scene::head(status, &[("content-type", "text/html")]),
+        );
+        let recorded = scene.recorded();
+        assert_eq!(recorded.len(), expected, "{status} {recorded:?}");
+    }
 }

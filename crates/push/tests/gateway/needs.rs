@@ -8,6 +8,7 @@ use tandem_http::RequestHead;
 use tandem_predict::auto::url::{Kind, parts};
 use tandem_predict::{Candidate, Exchange};
 use tandem_push::gateway::{CopyLifetime, Predictor};
+use tandem_push::gone_urls::GoneTable;
 use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::likely_budget::LikelyBudget;
 use tandem_push::next_pages::NextPage;
@@ -53,6 +54,7 @@ pub(crate) struct Needs {
     pub(crate) asked_hosts: Vec<&'static str>,
     /// The URLs that were requested by CORS.
     by_cors: HashSet<String>,
+    gone: GoneTable,
     /// The `Accept` for images of another user with the same browser.
     image_accept: Option<&'static str>,
     redirects: KnownRedirects,
@@ -169,6 +171,19 @@ impl Predictor for Needs {
 
     fn is_by_cors(&self, url: &str) -> bool {
         self.by_cors.contains(url)
+    }
+
+    fn note_gone(&mut self, url: &str, is_plain: bool) {
+        self.gone
+            .note(Instant::now(), number(url), self.user, is_plain);
+    }
+
+    fn note_found(&mut self, url: &str) {
+        self.gone.note_found(number(url));
+    }
+
+    fn is_gone(&self, url: &str) -> bool {
+        self.gone.has(Instant::now(), number(url), MISSING_USERS)
     }
 
     fn image_accept(&self, _: &RequestHead) -> Option<Arc<[u8]>> {

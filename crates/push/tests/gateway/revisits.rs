@@ -307,6 +307,7 @@ fn redirect_of_a_document_is_left_to_the_browser() {
     let pages = [
         ("http://a.test/", redirect("/home")),
         (home, known("<img src=c.png><iframe src=frame></iframe>")),
+        ("http://a.test/c.png", image()),
         (frame, redirect("/ticket?1")),
     ];
     let mut pair = Pair::with(one_user(9), &pages);

@@ -1,5 +1,5 @@
-//! The knowledge about the pushes of pages beside the predictor: those of no use, and the other
-//! hosts that pages request.
+//! The knowledge about the pushes of pages beside the predictor: those of no use and those of
+//! resources that have gone, and the other hosts that pages request.
 
 use std::collections::HashSet;
 use std::hash::BuildHasher;
@@ -9,6 +9,7 @@ use std::time::Instant;
 use tandem_preload::split;
 use tandem_push::asked_hosts::AskedHosts;
 use tandem_push::gateway::Counts;
+use tandem_push::gone_urls::GoneTable;
 use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::likely_budget::LikelyBudget;
 use tandem_push::transfers::{KnownTransfers, TransferTable};
@@ -67,6 +68,29 @@ impl Learned {
         }
         useless.extend(wasted);
         useless
+    }
+
+    /// Notes that the origin has answered the push of a URL for a user with 404 or 410.
+    pub fn note_gone(&self, user: u64, url: &str, is_plain: bool) {
+        let number = self.secret.hash_one(url);
+        self.gone_table()
+            .note(Instant::now(), number, user, is_plain);
+    }
+
+    /// Notes that an origin has a resource at a URL.
+    pub fn note_found(&self, url: &str) {
+        self.gone_table().note_found(self.secret.hash_one(url));
+    }
+
+    /// Returns whether the resource at a URL has gone.
+    pub fn is_gone(&self, url: &str) -> bool {
+        let number = self.secret.hash_one(url);
+        self.gone_table()
+            .has(Instant::now(), number, self.config.min_users)
+    }
+
+    fn gone_table(&self) -> MutexGuard<'_, GoneTable> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wasted_table(&self) -> MutexGuard<'_, UselessTable> {

@@ -114,6 +114,18 @@ impl Predictor for SessionPredictor<'_> {
         self.learned.note_push(page, self.user, url, is_useless);
     }
 
+    fn note_gone(&mut self, url: &str, is_plain: bool) {
+        self.learned.note_gone(self.user, url, is_plain);
+    }
+
+    fn note_found(&mut self, url: &str) {
+        self.learned.note_found(url);
+    }
+
+    fn is_gone(&self, url: &str) -> bool {
+        self.learned.is_gone(url)
+    }
+
     fn note_waste(&mut self, page: &str, url: &str, is_wasted: bool) {
         self.learned.note_waste(page, self.user, url, is_wasted);
     }
