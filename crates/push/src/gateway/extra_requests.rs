@@ -16,6 +16,7 @@ use super::page_series::SeriesNumber;
 use super::predictor::Predictor;
 use super::session::Gateway;
 use super::table::{FetchId, PageId};
+use crate::fetch_standard::is_by_cors;
 
 impl Gateway {
     /// Notes the status of an origin's response to the browser or to a push. After the last of a
@@ -52,7 +53,7 @@ impl Gateway {
         }
     }
 
-    /// Notes whether the origin has the resource of a push. The response to HEAD may differ from that
+    /// Notes the mode of a push, and whether the origin has its resource. The response to HEAD may differ from that
     /// to the browser's request.
     pub(super) fn note_presence(
         &mut self,
@@ -66,6 +67,8 @@ impl Gateway {
         if let Some(push) = self.unreported.get_mut(&fetch.target.hash)
             && push.fetch == id
         {
+            let request = fetch.request.as_ref();
+            push.is_by_cors = request.and_then(is_by_cors) == Some(true);
             push.is_error = push.is_part && head.status >= 400;
         }
         let url = &fetch.target.url;

@@ -391,6 +391,7 @@ impl Gateway {
             sets: None,
             begun: false,
             is_part,
+            is_by_cors: false,
             is_error: false,
             may_have_copy,
             is_likely,

@@ -129,6 +129,9 @@ impl Gateway {
         let Some(predictor) = predictor else {
             return;
         };
+        if push.is_by_cors && matches!(fate, Fate::Used | Fate::Late) {
+            predictor.note_mode(&push.url, true);
+        }
         // An error is of no use to the page, even if the browser has requested it.
         let is_needed = !push.is_error;
         if is_needed && push.is_part && !push.is_check && matches!(fate, Fate::Used | Fate::Late) {

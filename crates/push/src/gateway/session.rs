@@ -96,6 +96,8 @@ pub(super) struct Unreported {
     pub(super) begun: bool,
     /// True if the resource is no document. Browsers request most documents by themselves.
     pub(super) is_part: bool,
+    /// True if it was requested by CORS.
+    pub(super) is_by_cors: bool,
     /// True if its response is an error in place of a part of the page.
     pub(super) is_error: bool,
     /// True if the browser may have the resource in its cache.

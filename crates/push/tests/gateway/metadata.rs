@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tandem_http::{Fields, Method};
 use tandem_push::gateway::{Config, PromiseStream};
-use tandem_push::wire::{ASKED_AS_FIELD, NextPush};
+use tandem_push::wire::{ASKED_AS_FIELD, Fate, NextPush};
 
 use crate::both::PROMISES;
 use crate::needs::Needs;
@@ -329,5 +329,31 @@ fn learned_push_has_the_mode_of_the_last_request() {
         let asked = pair.take_asked();
         let found = asked_of(&asked, SHEET).field("origin");
         assert_eq!(found.as_deref(), expected, "{fields:?}");
+    }
+}
+
+/// The page names the resource at the first visit, and the browser makes no request of its own.
+#[test]
+fn used_push_teaches_its_mode() {
+    const SHEET: &str = "http://cdn.test/a.css";
+    const PLAIN: &str = "http://a.test/page";
+    for (attribute, expected) in [("crossorigin", Some("http://a.test")), ("", None)] {
+        let body = format!("<link rel=stylesheet {attribute} href={SHEET}>");
+        let mut needs = Needs::of_page(PLAIN, vec![SHEET]);
+        needs.asked_hosts = vec!["cdn.test"];
+        let mut predictor = Some(Needs::default());
+        for body in [&*body, ""] {
+            let mut pair = Pair::new(&[(PLAIN, html(body)), (SHEET, page("text/css", ""))]);
+            pair.predictor = predictor.take();
+            pair.send(PLAIN, &[("accept", "text/html")]);
+            pair.run();
+            let asked = pair.take_asked();
+            let found = asked_of(&asked, SHEET).field("origin");
+            assert_eq!(found.as_deref(), expected, "{body}");
+            pair.report(Fate::Used, SHEET);
+            pair.run();
+            needs.by_cors = pair.predictor.take().unwrap_or_default().by_cors;
+            predictor = Some(std::mem::take(&mut needs));
+        }
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct Needs {
     /// The other hosts that the user's earlier visits requested.
     pub(crate) asked_hosts: Vec<&'static str>,
     /// The URLs that were requested by CORS.
-    by_cors: HashSet<String>,
+    pub(crate) by_cors: HashSet<String>,
     gone: GoneTable,
     /// The `Accept` for images of another user with the same browser.
     image_accept: Option<&'static str>,
