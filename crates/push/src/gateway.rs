@@ -61,6 +61,7 @@ mod learning;
 mod likely_pushes;
 mod misses;
 mod named;
+mod named_referrers;
 mod new_cookies;
 mod new_pages;
 mod next_page;

@@ -22,6 +22,7 @@
 //! - [`known_redirects`]: the redirects to other origins that the gateway may follow.
 //! - [`likely_budget`]: the budget of pushes that wait for no request of the browser.
 //! - [`next_pages`]: the documents that visitors of a page ask for next.
+//! - [`referrers`]: the parts of pages' URLs that requests name in `Referer`.
 //! - [`scripts`]: the requests that scripts make for data.
 //! - [`site`]: the comparison of sites.
 //! - [`transfers`]: the resources that the visits to a page transfer.
@@ -46,6 +47,7 @@ pub mod image_accept;
 pub mod known_redirects;
 pub mod likely_budget;
 pub mod next_pages;
+pub mod referrers;
 pub mod response_rules;
 pub mod scripts;
 pub mod site;

@@ -26,6 +26,7 @@ use tandem_push::image_accept::ImageAccept;
 use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::likely_budget::LikelyBudget;
 use tandem_push::next_pages::{NextPage, NextTable};
+use tandem_push::referrers::ReferrerTable;
 use tandem_push::scripts::{DataFields, ScriptTable};
 use tandem_push::transfers::TransferTable;
 use tandem_push::useless_pushes::UselessTable;
@@ -107,6 +108,8 @@ pub struct Learned {
     own_askers: Mutex<HashSet<u64>>,
     /// The hashes of URLs that were last requested by CORS.
     by_cors: Mutex<HashSet<u64>>,
+    /// The referrers of requests, by the secret hashes of their URLs.
+    referrers: Mutex<ReferrerTable>,
     /// The lifetimes of copies in a browser's cache, by the secret hashes of their URLs. `None`: no
     /// cache could keep the last response.
     lifetimes: Mutex<IdMap<u64, Option<CopyLifetime>>>,
@@ -181,6 +184,7 @@ impl Learned {
             saved: Mutex::new(began),
             own_askers: Mutex::default(),
             by_cors: Mutex::default(),
+            referrers: Mutex::default(),
             lifetimes: Mutex::default(),
             scripts: Mutex::default(),
             image_accept: Mutex::default(),

@@ -411,6 +411,28 @@ fn needs_carry_the_referrer_policy() {
 }
 
 #[test]
+fn scanner_reads_the_referrer_policy_of_each_element() {
+    for element in [
+        "<link rel=stylesheet href=a referrerpolicy=no-referrer>",
+        "<link rel=preload as=image href=a referrerpolicy=no-referrer>",
+        "<link rel=modulepreload href=a referrerpolicy=no-referrer>",
+        "<link rel=prefetch as=script href=a referrerpolicy=no-referrer>",
+        "<script src=a referrerpolicy=no-referrer></script>",
+        "<script type=module src=a referrerpolicy=no-referrer></script>",
+        "<img src=a referrerpolicy=no-referrer>",
+        "<img srcset='a 1x' referrerpolicy=no-referrer>",
+        "<picture><source srcset='a 1x'><img src=b referrerpolicy=no-referrer></picture>",
+        "<iframe src=a referrerpolicy=no-referrer></iframe>",
+    ] {
+        let referrer: Vec<_> = all(html(), element.as_bytes(), 64)
+            .iter()
+            .map(|need| need.referrer)
+            .collect();
+        assert_eq!(referrer, [Some(Referrer::None)], "{element}");
+    }
+}
+
+#[test]
 fn element_has_the_nonce_of_its_policy() {
     let has_nonce = |html: &str, nonce: Option<&str>| {
         let scanner = Scanner::html("http://example.test/").unwrap();

@@ -13,7 +13,7 @@ use crate::fetch_standard::{is_navigation, is_own_origin};
 /// Returns the value of a `Link` field that makes the browser request a promised resource.
 /// `document` is the browser's request to whose response the field is added. Returns `None` for a
 /// push without a body, and for a resource of unknown kind or mode, which a browser would fetch
-/// twice.
+/// twice. The browser's request has no `Referer` if the promised one has none.
 pub fn preload_link(document: Option<&RequestHead>, request: &RequestHead) -> Option<String> {
     if request.method != Method::Get {
         return None;
@@ -34,7 +34,14 @@ pub fn preload_link(document: Option<&RequestHead>, request: &RequestHead) -> Op
     }
     let is_by_cors = is_font || request.fields.get("sec-fetch-mode") == Some(b"cors");
     let mode = if is_by_cors { "; crossorigin" } else { "" };
-    Some(format!("<{}>; rel=preload; as={kind}{mode}", request.url()))
+    let policy = match request.fields.contains("referer") {
+        true => "",
+        false => "; referrerpolicy=no-referrer",
+    };
+    Some(format!(
+        "<{}>; rel=preload; as={kind}{mode}{policy}",
+        request.url()
+    ))
 }
 
 /// Returns whether a resource has the origin of the document that a request asks for. Such a
@@ -51,8 +58,9 @@ mod tests {
     use super::*;
 
     fn request(authority: &str, path: &str, fields: &[(&str, &str)]) -> RequestHead {
+        let own = [("referer", "http://h/")];
         RequestHead {
-            fields: fields.iter().copied().collect(),
+            fields: own.iter().chain(fields).copied().collect(),
             ..RequestHead::get(Scheme::Http, authority, path)
         }
     }
@@ -85,6 +93,9 @@ mod tests {
             let expected = expected.map(|link| link.replacen('<', "<http://h", 1));
             assert_eq!(link, expected, "{path}");
         }
+        let without_referrer = RequestHead::get(Scheme::Http, "h", "/a.css");
+        let link = "<http://h/a.css>; rel=preload; as=style; referrerpolicy=no-referrer";
+        assert_eq!(link_of(&without_referrer).as_deref(), Some(link));
         let check = RequestHead {
             method: Method::Head,
             ..request("h", "/a.css", &[])

@@ -55,10 +55,11 @@ fn is_old(lifetime: CopyLifetime, age: Duration) -> bool {
 
 impl Gateway {
     /// Remembers the copies that the browser may have of the resources of a page.
-    pub(super) fn watch_copies(&mut self, id: PageId, copies: Vec<CachedCopy>) {
+    pub(super) fn watch_copies(&mut self, id: PageId, mut copies: Vec<CachedCopy>) {
         let Some(page) = self.pages.get(id) else {
             return;
         };
+        copies.retain_mut(|copy| page.limit_referrer(&mut copy.need, copy.referrers));
         if copies.is_empty() || self.config.audience.remembers_visits() {
             return;
         }

@@ -75,8 +75,11 @@ impl Gateway {
         now: Instant,
         id: FetchId,
         head: &mut ResponseHead,
-        predictor: Option<&mut dyn Predictor>,
+        mut predictor: Option<&mut dyn Predictor>,
     ) -> Result<Order, PushError> {
+        if let Some(predictor) = predictor.as_deref_mut() {
+            self.named_referrers.teach(predictor);
+        }
         let added = self.companion.added();
         self.note_load(now);
         let changes_cookies = self.note_cookies_of_fetch(now, id, head);

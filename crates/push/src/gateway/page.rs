@@ -19,11 +19,13 @@ use crate::cookies::{CookieChanges, cookies_of};
 use crate::fetch_standard::{
     self, ContentSecurity, ScriptFields, is_navigation, is_nested, is_own_origin,
 };
+use crate::referrers::SeenReferrers;
 use crate::site::is_same_site;
 use crate::url;
 
 mod policies;
 mod redirects;
+mod requests;
 
 use redirects::Redirected;
 
@@ -99,6 +101,8 @@ pub(super) struct Page {
     scripts: HashMap<String, Arc<ScriptFields>>,
     /// The URLs of data that pages request from its origin, whatever a cache holds.
     validated: HashSet<String>,
+    /// The referrers of earlier requests for learned resources, by URL.
+    referrers: HashMap<String, SeenReferrers>,
     /// The requests that were redirected, by the URLs of the targets.
     redirected: HashMap<Box<str>, Redirected>,
     /// True if a head that is no redirect has shown the document's location.
@@ -145,6 +149,7 @@ impl Page {
             possible: PossibleNeeds::default(),
             scripts: HashMap::new(),
             validated: HashSet::new(),
+            referrers: HashMap::new(),
             redirected: HashMap::new(),
             settled: false,
             policy: Referrer::default(),
@@ -395,6 +400,7 @@ impl Page {
         self.expected.extend(learned.needs);
         self.scripts.extend(learned.scripts);
         self.validated.extend(learned.validated);
+        self.referrers.extend(learned.referrers);
     }
 
     /// Returns whether the request for a URL has fields that scripts choose.
@@ -447,6 +453,10 @@ impl Page {
                 need.via = None;
             }
         }
+        now.retain_mut(|need| {
+            let seen = self.referrers.get(&need.url);
+            self.limit_referrer(need, seen.copied())
+        });
         now
     }
 
@@ -501,56 +511,6 @@ impl Page {
     /// Returns whether a URL belongs to the site of the document.
     pub(super) fn is_same_site(&self, url: &str) -> bool {
         is_same_site(url::authority(self.document_url()), url::authority(url))
-    }
-
-    /// Returns the request for a need; `None` if the gateway must not make it. A resource of
-    /// another origin is charged to the budget.
-    pub(super) fn request_for(
-        &mut self,
-        need: &Need,
-        own_origin_only: bool,
-    ) -> Option<RequestHead> {
-        let (scheme, authority, _) = scan::split(&need.url)?;
-        let own = is_own_origin(&self.request, scheme, authority);
-        // The parts of a plain page that use TLS reach the gateway as tunnels only. The plain parts
-        // of a page over TLS are mixed content, which browsers request over TLS or not at all.
-        let is_other_scheme = scheme != self.request.scheme.as_str();
-        // Responses behind a login are private, and some servers count the uses of a credential.
-        let needs_login = own && self.request.fields.contains("authorization");
-        if is_other_scheme || needs_login || (!own && own_origin_only) {
-            return None;
-        }
-        // The request of a style sheet or module to its own origin does not name the page.
-        let via = need.via.as_deref();
-        let is_by_same_origin = via.is_some_and(|via| url::is_same_origin(via, &need.url));
-        let redirected = self.redirected_to(need);
-        let page = fetch_standard::FetchClient {
-            request: &self.request,
-            document: self.document_url(),
-            is_part: self.initiator.is_some(),
-            known_paths: self.known_paths.as_ref(),
-            cookies: self.cookies.as_ref(),
-            image_accept: self.image_accept.as_deref(),
-            policy: match self.is_policy_unknown && !own && !is_by_same_origin {
-                true => Referrer::None,
-                false => self.policy,
-            },
-            redirected: redirected.and_then(|redirected| redirected.metadata),
-            leads_on: self.leads_on,
-        };
-        let script = self.scripts.get(&need.url).map(|fields| &**fields);
-        let mut request = fetch_standard::request_for(need, &page, script)?;
-        let repeats_demand = redirected.is_some_and(|redirected| redirected.is_validated);
-        if repeats_demand || self.validated.contains(&need.url) {
-            // Requests with the cache mode `no-cache` have this field, such as those of a reload
-            // and some of scripts (Fetch standard, section 4.6). A stored copy of the gateway
-            // serves none of them.
-            request.fields.push("cache-control", "max-age=0");
-        }
-        if !own {
-            self.budget.foreign = self.budget.foreign.checked_sub(1)?;
-        }
-        Some(request)
     }
 
     /// Charges the promise of a need to the budget. Returns false if the budget for promises is

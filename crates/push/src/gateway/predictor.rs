@@ -23,6 +23,7 @@ use crate::fetch_standard::{
 };
 use crate::image_accept::is_for_image;
 use crate::next_pages::NextPage;
+use crate::referrers::{NamedPart, SeenReferrers};
 use crate::response_rules::{CopyLifetime, depends_on_user};
 use crate::scripts::DataFields;
 use crate::transfers::{KnownTransfers, LIKELY};
@@ -47,6 +48,15 @@ pub trait Predictor {
     /// Returns whether the last request for a URL that showed its mode was made by CORS.
     fn is_by_cors(&self, _url: &str) -> bool {
         false
+    }
+
+    /// Records the part of its page's URL that a request for a URL names in `Referer`.
+    fn note_named_part(&mut self, _url: &str, _part: NamedPart) {}
+
+    /// Returns what the requests for a URL have named in `Referer`; `None` if none has come. A
+    /// resource of another site is then left to the markup of its page.
+    fn seen_referrers(&self, _url: &str) -> Option<SeenReferrers> {
+        None
     }
 
     /// Records the length of a body if its head did not give it.
@@ -210,6 +220,8 @@ pub(super) struct Learned {
     pub(super) scripts: HashMap<String, Arc<ScriptFields>>,
     /// The URLs of data that pages request from its origin, whatever a cache holds.
     pub(super) validated: HashSet<String>,
+    /// The referrers of earlier requests for the resources, by URL.
+    pub(super) referrers: HashMap<String, SeenReferrers>,
     /// The resources that are needed if scripts name them.
     pub(super) possible: PossibleNeeds,
     /// The URL hashes of the resources whose pushes were of no use to other users.
@@ -345,6 +357,10 @@ pub(super) fn record(
     if is_for_image(&request.fields) {
         predictor.note_image_accept(request);
     }
+    // The user may follow links with any referrer. They concern no part of a page.
+    if !is_navigation(request) || is_frame {
+        predictor.note_named_part(url, NamedPart::of(referrer.as_deref(), url));
+    }
     let is_scripted = ScriptFields::of(request).is_some();
     // The predictor counts a frame as data.
     let is_data = is_frame || is_data(url, destination.as_deref(), media_kind);
@@ -399,6 +415,7 @@ impl Learned {
         self.known.extend(of_target.known);
         self.scripts.extend(of_target.scripts);
         self.validated.extend(of_target.validated);
+        self.referrers.extend(of_target.referrers);
         self.hosts.extend(of_target.hosts);
     }
 
@@ -425,6 +442,9 @@ impl Learned {
         }
         if is_data && predictor.is_validated(&candidate.url) {
             self.validated.insert(need.url.clone());
+        }
+        if let Some(seen) = predictor.seen_referrers(&need.url) {
+            self.referrers.insert(need.url.clone(), seen);
         }
         Some(need)
     }

@@ -32,6 +32,7 @@ impl Gateway {
     ) {
         if let Some(predictor) = predictor.as_deref_mut() {
             self.misses.teach(predictor);
+            self.named_referrers.teach(predictor);
         }
         for report in self.companion.read(bytes) {
             match report {

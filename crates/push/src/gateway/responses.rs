@@ -146,8 +146,12 @@ impl Gateway {
         head: &mut ResponseHead,
         mut predictor: Option<&mut dyn Predictor>,
     ) -> Interest {
-        if let Some(predictor) = predictor.as_deref_mut() {
-            self.misses.teach(predictor);
+        match predictor.as_deref_mut() {
+            Some(predictor) => {
+                self.misses.teach(predictor);
+                self.named_referrers.teach(predictor);
+            }
+            None => self.named_referrers.clear(),
         }
         self.forget_looked_up();
         let Some(response) = self.responses.get_mut(id) else {

@@ -6,6 +6,7 @@ use tandem_predict::Candidate;
 use tandem_preload::Need;
 
 use super::predictor::{Learned, Predictor, known_for, known_need};
+use crate::referrers::SeenReferrers;
 use crate::response_rules::CopyLifetime;
 use crate::scripts::DataFields;
 use crate::wire::url_hash_of;
@@ -15,6 +16,8 @@ use crate::wire::url_hash_of;
 pub(super) struct CachedCopy {
     pub(super) need: Need,
     pub(super) lifetime: CopyLifetime,
+    /// The referrers of earlier requests for the resource.
+    pub(super) referrers: Option<SeenReferrers>,
 }
 
 /// The resources of a page whose treatment depends on the cache of a returning browser.
@@ -35,7 +38,11 @@ impl Returning {
         let copy = |candidate: &Candidate| {
             let lifetime = predictor.lifetime(&candidate.url)?;
             let need = known_need(predictor, candidate, &DataFields::Plain)?;
-            Some(CachedCopy { need, lifetime })
+            Some(CachedCopy {
+                need,
+                lifetime,
+                referrers: predictor.seen_referrers(&candidate.url),
+            })
         };
         let resources = predictor.resources(page);
         let is_unkept = |candidate: &&Candidate| predictor.is_unkept(&candidate.url);

@@ -19,6 +19,7 @@ use super::fetch_queue::FetchQueue;
 use super::foreign_hosts::ForeignHosts;
 use super::likely_pushes::LikelyPushes;
 use super::misses::Misses;
+use super::named_referrers::NamedReferrers;
 use super::output::{Clock, Config, Counts, Output, PromiseStream};
 use super::page::{Page, Promise};
 use super::page_copies::Copies;
@@ -128,6 +129,8 @@ pub struct Gateway {
     pub(super) repeats: Repeats,
     /// The pushes that cost their origins requests for nothing.
     pub(super) misses: Misses,
+    /// The referrers of the resources that pages have named.
+    pub(super) named_referrers: NamedReferrers,
     pub(super) refusals: Refusals,
     /// The held fetches, until they are given up.
     pub(super) holds: Deadlines<FetchId>,
@@ -191,6 +194,7 @@ impl Gateway {
             image_accept: ImageAccept::default(),
             repeats: Repeats::default(),
             misses: Misses::default(),
+            named_referrers: NamedReferrers::default(),
             refusals: Refusals::default(),
             holds: Deadlines::default(),
             copies: Copies::default(),
@@ -469,6 +473,6 @@ mod tests {
     /// A gateway keeps those of thousands of idle sessions.
     #[test]
     fn machine_of_a_session_is_small() {
-        assert!(size_of::<Gateway>() <= 1480, "{}", size_of::<Gateway>());
+        assert!(size_of::<Gateway>() <= 1504, "{}", size_of::<Gateway>());
     }
 }

@@ -32,6 +32,7 @@ mod pair;
 mod parts;
 mod prefetches;
 mod redirects;
+mod referrers;
 mod repeats;
 mod returning;
 mod revisits;

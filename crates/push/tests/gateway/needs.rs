@@ -12,6 +12,7 @@ use tandem_push::gone_urls::GoneTable;
 use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::likely_budget::LikelyBudget;
 use tandem_push::next_pages::NextPage;
+use tandem_push::referrers::{NamedPart, ReferrerTable, SeenReferrers};
 use tandem_push::scripts::{DataFields, ScriptTable};
 use tandem_push::transfers::{KnownTransfers, TransferTable};
 use tandem_push::useless_pushes::{Outcome, UselessTable};
@@ -45,6 +46,9 @@ pub(crate) struct Needs {
     pub(crate) outcomes: Vec<String>,
     /// The fields of requests for data, by the hashes of their URLs, and the user who sends them.
     scripts: ScriptTable,
+    referrers: ReferrerTable,
+    /// True if nothing is known of the referrers of earlier visits.
+    pub(crate) is_of_old_state: bool,
     useless: UselessTable,
     wasted: UselessTable,
     pub(crate) user: u64,
@@ -188,6 +192,19 @@ impl Predictor for Needs {
 
     fn image_accept(&self, _: &RequestHead) -> Option<Arc<[u8]>> {
         self.image_accept.map(|accept| accept.as_bytes().into())
+    }
+
+    fn note_named_part(&mut self, url: &str, part: NamedPart) {
+        self.referrers.note(number(url), part);
+    }
+
+    fn seen_referrers(&self, url: &str) -> Option<SeenReferrers> {
+        let of_earlier_visits = SeenReferrers {
+            least: NamedPart::Whole,
+            last: NamedPart::Whole,
+        };
+        let seen = self.referrers.seen(number(url));
+        seen.or_else(|| Some(of_earlier_visits).filter(|_| !self.is_of_old_state))
     }
 
     fn body_sent(&mut self, _: &str, _: u64) {}

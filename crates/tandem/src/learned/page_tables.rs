@@ -12,6 +12,7 @@ use tandem_push::gateway::Counts;
 use tandem_push::gone_urls::GoneTable;
 use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::likely_budget::LikelyBudget;
+use tandem_push::referrers::{NamedPart, ReferrerTable, SeenReferrers};
 use tandem_push::transfers::{KnownTransfers, TransferTable};
 use tandem_push::useless_pushes::{Outcome, UselessTable};
 use tandem_push::wire::url_hash_of;
@@ -19,6 +20,23 @@ use tandem_push::wire::url_hash_of;
 use super::{Learned, is_of_same_origin};
 
 impl Learned {
+    /// Notes the part of its page's URL that a request for a URL names.
+    pub fn note_named_part(&self, url: &str, part: NamedPart) {
+        let number = self.secret.hash_one(url);
+        self.referrer_table().note(number, part);
+    }
+
+    /// Returns what the requests for a URL have named in `Referer`, if any has come.
+    pub fn seen_referrers(&self, url: &str) -> Option<SeenReferrers> {
+        self.referrer_table().seen(self.secret.hash_one(url))
+    }
+
+    fn referrer_table(&self) -> MutexGuard<'_, ReferrerTable> {
+        self.referrers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Notes the outcome of a push that was made for a user's page. `url` is the hash of its URL.
     pub fn note_push(&self, page: &str, user: u64, url: u32, is_useless: bool) {
         self.note_outcome(self.useless_table(), page, (user, url), is_useless);

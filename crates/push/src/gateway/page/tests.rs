@@ -6,6 +6,7 @@ use super::super::budget::{MAX_BODY_BYTES, MAX_FOREIGN, MAX_LAZY, MAX_POLICY_CHE
 use super::*;
 use crate::cookies::CookieChanges;
 use crate::fetch_standard::{MAX_HOSTS, comparisons};
+use crate::referrers::NamedPart;
 
 fn need(url: &str, kind: Kind, urgency: u8) -> Need {
     Need {
@@ -35,6 +36,13 @@ fn page_with(fields: &[(&str, &str)]) -> Page {
 
 fn page() -> Page {
     page_with(&[("accept", "text/html")])
+}
+
+fn seen(part: NamedPart) -> SeenReferrers {
+    SeenReferrers {
+        least: part,
+        last: part,
+    }
 }
 
 fn urls(needs: Vec<Need>) -> Vec<String> {
@@ -158,6 +166,7 @@ fn expected_needs_wait_for_the_head_and_their_host() {
     foreign.via = Some("http://b.test/".into());
     page.expect(Learned {
         needs: vec![own, foreign],
+        referrers: [("http://b.test/2".to_owned(), seen(NamedPart::Origin))].into(),
         ..Learned::default()
     });
     assert!(page.take_expected().is_empty(), "it may be a redirect");
@@ -170,6 +179,62 @@ fn expected_needs_wait_for_the_head_and_their_host() {
     assert!(now[0].via.is_some());
     assert_eq!(urls(now), ["http://b.test/2"]);
     assert!(page.take_expected().is_empty());
+}
+
+#[test]
+fn learned_needs_name_no_more_than_earlier_requests() {
+    let (own, other) = ("http://a.test/i", "http://b.test/i");
+    let (none, origin, whole) = (NamedPart::Nothing, NamedPart::Origin, NamedPart::Whole);
+    let (to_origin, to_page) = (Some("http://a.test/"), Some("http://a.test/page"));
+    for (policy, url, seen, expected) in [
+        ("unsafe-url", own, seen(whole), Some(to_page)),
+        ("unsafe-url", other, seen(whole), Some(to_page)),
+        ("unsafe-url", own, seen(origin), Some(to_origin)),
+        ("unsafe-url", other, seen(origin), Some(to_origin)),
+        ("unsafe-url", own, seen(none), Some(None)),
+        ("unsafe-url", other, seen(none), Some(None)),
+        ("no-referrer", own, seen(whole), Some(None)),
+        ("no-referrer", other, seen(origin), Some(None)),
+        ("same-origin", other, seen(origin), Some(None)),
+        ("same-origin", own, seen(origin), Some(to_origin)),
+        ("origin", own, seen(whole), Some(to_origin)),
+    ] {
+        let mut page = page();
+        page.set_policy(Referrer::parse(policy).unwrap());
+        let mut need = need(url, Kind::Image, 4);
+        let is_pushed = page.limit_referrer(&mut need, Some(seen));
+        let request = page.request_for(&need, false).filter(|_| is_pushed);
+        let found = request.as_ref().map(|it| it.fields.get("referer"));
+        let expected = expected.map(|it| it.map(str::as_bytes));
+        assert_eq!(found, expected, "{policy} {url} {seen:?}");
+    }
+}
+
+#[test]
+fn learned_needs_of_other_sites_wait_for_knowledge() {
+    for (url, is_pushed) in [
+        ("http://a.test/i", true),
+        ("http://i.a.test/i", true),
+        ("http://b.test/i", false),
+    ] {
+        let mut need = need(url, Kind::Image, 4);
+        assert_eq!(page().limit_referrer(&mut need, None), is_pushed, "{url}");
+    }
+}
+
+/// A push without `Referer` serves no request that names a page of the own origin.
+#[test]
+fn own_learned_needs_of_unequal_requests_are_left() {
+    let seen = SeenReferrers {
+        least: NamedPart::Nothing,
+        last: NamedPart::Whole,
+    };
+    for (url, is_pushed) in [("http://a.test/i", false), ("http://b.test/i", true)] {
+        let mut need = need(url, Kind::Image, 4);
+        let page = page();
+        assert_eq!(page.limit_referrer(&mut need, Some(seen)), is_pushed);
+        assert_eq!(need.referrer, Some(Referrer::None), "{url}");
+    }
 }
 
 #[test]

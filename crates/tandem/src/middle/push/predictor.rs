@@ -7,6 +7,7 @@ use tandem_http::RequestHead;
 use tandem_predict::{Candidate, Exchange, Worth};
 use tandem_push::gateway::{CopyLifetime, Predictor};
 use tandem_push::next_pages::NextPage;
+use tandem_push::referrers::{NamedPart, SeenReferrers};
 use tandem_push::scripts::DataFields;
 use tandem_push::transfers::KnownTransfers;
 
@@ -56,6 +57,14 @@ impl Predictor for SessionPredictor<'_> {
 
     fn is_by_cors(&self, url: &str) -> bool {
         self.learned.is_by_cors(url)
+    }
+
+    fn note_named_part(&mut self, url: &str, part: NamedPart) {
+        self.learned.note_named_part(url, part);
+    }
+
+    fn seen_referrers(&self, url: &str) -> Option<SeenReferrers> {
+        self.learned.seen_referrers(url)
     }
 
     fn body_sent(&mut self, url: &str, size: u64) {

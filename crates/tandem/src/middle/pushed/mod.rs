@@ -363,7 +363,9 @@ impl Observed {
         else {
             return;
         };
-        if self.shared.options.early_hints && self.hints.len() < MAX_HINTS {
+        // A promise of SPDY does not tell whether its request has a `Referer`.
+        let may_hint = self.shared.options.early_hints && mark.promises_have_fields;
+        if may_hint && self.hints.len() < MAX_HINTS {
             self.hints
                 .extend(preload_link(self.request.as_deref(), &request));
         }

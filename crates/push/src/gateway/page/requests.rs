@@ -1,0 +1,102 @@
+//! The requests that a page's browser will make for its resources.
+
+use tandem_http::RequestHead;
+use tandem_preload::{self as scan, Need, Referrer};
+
+use super::Page;
+use crate::fetch_standard::{self, is_own_origin};
+use crate::referrers::{NamedPart, SeenReferrers};
+use crate::url;
+
+impl Page {
+    /// Returns the request for a need; `None` if the gateway must not make it. A resource of
+    /// another origin is charged to the budget.
+    pub(in super::super) fn request_for(
+        &mut self,
+        need: &Need,
+        own_origin_only: bool,
+    ) -> Option<RequestHead> {
+        let (scheme, authority, _) = scan::split(&need.url)?;
+        let own = is_own_origin(&self.request, scheme, authority);
+        // The parts of a plain page that use TLS reach the gateway as tunnels only. The plain parts
+        // of a page over TLS are mixed content, which browsers request over TLS or not at all.
+        let is_other_scheme = scheme != self.request.scheme.as_str();
+        // Responses behind a login are private, and some servers count the uses of a credential.
+        let needs_login = own && self.request.fields.contains("authorization");
+        if is_other_scheme || needs_login || (!own && own_origin_only) {
+            return None;
+        }
+        let redirected = self.redirected_to(need);
+        let page = fetch_standard::FetchClient {
+            request: &self.request,
+            document: self.document_url(),
+            is_part: self.initiator.is_some(),
+            known_paths: self.known_paths.as_ref(),
+            cookies: self.cookies.as_ref(),
+            image_accept: self.image_accept.as_deref(),
+            policy: self.policy_for(need),
+            redirected: redirected.and_then(|redirected| redirected.metadata),
+            leads_on: self.leads_on,
+        };
+        let script = self.scripts.get(&need.url).map(|fields| &**fields);
+        let mut request = fetch_standard::request_for(need, &page, script)?;
+        let repeats_demand = redirected.is_some_and(|redirected| redirected.is_validated);
+        if repeats_demand || self.validated.contains(&need.url) {
+            // Requests with the cache mode `no-cache` have this field, such as those of a reload
+            // and some of scripts (Fetch standard, section 4.6). A stored copy of the gateway
+            // serves none of them.
+            request.fields.push("cache-control", "max-age=0");
+        }
+        if !own {
+            self.budget.foreign = self.budget.foreign.checked_sub(1)?;
+        }
+        Some(request)
+    }
+
+    /// Returns the referrer policy of the page for a need that names none.
+    fn policy_for(&self, need: &Need) -> Referrer {
+        let is_own = scan::split(&need.url)
+            .is_some_and(|(scheme, host, _)| is_own_origin(&self.request, scheme, host));
+        // The request of a style sheet or module to its own origin does not name the page.
+        let via = need.via.as_deref();
+        let is_by_same_origin = via.is_some_and(|via| url::is_same_origin(via, &need.url));
+        match self.is_policy_unknown && !is_own && !is_by_same_origin {
+            true => Referrer::None,
+            false => self.policy,
+        }
+    }
+
+    /// Returns the part of its source's URL that the request for a need names.
+    pub(in super::super) fn named_part(&self, need: &Need) -> NamedPart {
+        let policy = need.referrer.unwrap_or_else(|| self.policy_for(need));
+        NamedPart::by_policy(policy, self.source_of(need), &need.url)
+    }
+
+    /// Returns the document, style sheet or module that makes the request for a need.
+    fn source_of<'a>(&'a self, need: &'a Need) -> &'a str {
+        let via = need.via.as_deref().or(need.frame.as_deref());
+        via.unwrap_or_else(|| self.document_url())
+    }
+
+    /// Limits the `Referer` of a learned need to the least that requests for it had. `seen` tells
+    /// what they had, if any has come. Returns false if the need is left to the page's own bytes.
+    /// That is so for an unknown resource of another site. It is so too if only some requests to
+    /// the page's own origin had less: the push would be right for one of both.
+    pub(in super::super) fn limit_referrer(
+        &self,
+        need: &mut Need,
+        seen: Option<SeenReferrers>,
+    ) -> bool {
+        let Some(SeenReferrers { least, last }) = seen else {
+            return self.is_same_site(&need.url);
+        };
+        if least >= self.named_part(need) {
+            return true;
+        }
+        need.referrer = Some(match least {
+            NamedPart::Nothing => Referrer::None,
+            NamedPart::Origin | NamedPart::Whole => Referrer::Origin,
+        });
+        last == least || !url::is_same_origin(self.source_of(need), &need.url)
+    }
+}
