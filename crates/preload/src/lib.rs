@@ -128,6 +128,15 @@ impl Referrer {
     }
 }
 
+/// The kinds of `meta` elements for client hints that a document has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HintElements {
+    /// True if the document asks for hints (`accept-ch`).
+    pub ask: bool,
+    /// True if it asks for hints to other origins (`delegate-ch`).
+    pub delegate: bool,
+}
+
 /// Returns whether a list of content security policies permits a base URL. The arguments are the
 /// list, the URL of its document, and the base URL.
 pub type BaseRule = fn(&str, &str, &str) -> bool;
@@ -272,6 +281,11 @@ impl Scanner {
     /// [`Self::referrer`] has set.
     pub const fn policy(&self) -> Option<Referrer> {
         self.sink.referrer
+    }
+
+    /// Takes the kinds of `meta` elements for client hints that were found since the last call.
+    pub fn take_hint_elements(&mut self) -> HintElements {
+        std::mem::take(&mut self.sink.hint_elements)
     }
 
     /// Reads a preload of the field `Link` in the head of the document, as if it were an element of
@@ -428,6 +442,7 @@ struct Sink {
     /// The policies for the document's resources, and the number of all so far.
     content_policies: Vec<String>,
     content_policy_count: usize,
+    hint_elements: HintElements,
     /// The rule for base URLs, and the policies so far that it reads.
     base_rule: Option<BaseRule>,
     base_policies: Vec<String>,
@@ -461,6 +476,7 @@ impl Sink {
             queue: Vec::new(),
             content_policies: Vec::new(),
             content_policy_count: 0,
+            hint_elements: HintElements::default(),
             base_rule: None,
             base_policies: Vec::new(),
             literals: None,

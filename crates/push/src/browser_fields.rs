@@ -14,6 +14,23 @@ pub const INHERITED_FIELDS: [&str; 9] = [
     "sec-ch-ua-platform",
 ];
 
+/// The client hints without a common beginning of their names.
+const OLD_HINTS: [&str; 7] = [
+    "device-memory",
+    "downlink",
+    "dpr",
+    "ect",
+    "rtt",
+    "viewport-width",
+    "width",
+];
+
+/// Returns whether a field is a client hint that browsers send only to origins that ask for it.
+pub(crate) fn is_hint(name: &[u8]) -> bool {
+    let is_of = |list: &[&str]| list.iter().any(|it| it.as_bytes() == name);
+    (name.starts_with(b"sec-ch-") && !is_of(&INHERITED_FIELDS)) || is_of(&OLD_HINTS)
+}
+
 /// The field by which script libraries mark their requests, and its value.
 pub(crate) const REQUESTED_WITH: &str = "x-requested-with";
 pub(crate) const XML_HTTP_REQUEST: &[u8] = b"XMLHttpRequest";

@@ -15,7 +15,9 @@ use tandem_http::{Fields, RequestHead};
 use tandem_preload::split;
 
 pub use crate::browser_fields::INHERITED_FIELDS;
-use crate::browser_fields::{BROWSER_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST, repeatable_fields};
+use crate::browser_fields::{
+    BROWSER_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST, is_hint, repeatable_fields,
+};
 use crate::wire::OPENED_FIELD;
 pub(crate) use content_security::{
     ContentSecurity, content_policies, forbids_framing, permits_base, policy_nonce,
@@ -112,6 +114,7 @@ pub(crate) fn is_repeatable(fields: &Fields) -> bool {
 /// Returns whether browsers set a field themselves, or the client sets it for the gateway.
 pub(crate) fn is_browser_field(name: &[u8]) -> bool {
     name.starts_with(b"sec-")
+        || is_hint(name)
         || name == OPENED_FIELD.as_bytes()
         || BROWSER_FIELDS.iter().any(|own| own.as_bytes() == name)
 }
@@ -217,7 +220,11 @@ mod tests {
     fn browser_fields_exclude_those_of_scripts() {
         let all = BROWSER_FIELDS.map(|name| (name, "1"));
         assert!(has_only_browser_fields(&request(&all).fields));
-        let metadata = [("sec-fetch-mode", "cors"), ("sec-ch-ua", "x")];
+        let metadata = [
+            ("sec-fetch-mode", "cors"),
+            ("sec-ch-ua", "x"),
+            ("device-memory", "8"),
+        ];
         assert!(has_only_browser_fields(&request(&metadata).fields));
         for other in ["x-requested-with", "authorization", "range", "xsec-a"] {
             let fields = request(&[("accept", "*/*"), (other, "1")]).fields;

@@ -181,6 +181,9 @@ pub(super) fn meta(attributes: &Attributes, sink: &mut Sink) {
     if attributes.is(Name::HttpEquiv, "content-security-policy") && attributes.has(Name::Content) {
         sink.add_content_policy(attributes.get(Name::Content).as_deref());
     }
+    let delegates = attributes.is(Name::HttpEquiv, "delegate-ch");
+    sink.hint_elements.delegate |= delegates;
+    sink.hint_elements.ask |= delegates || attributes.is(Name::HttpEquiv, "accept-ch");
     if !attributes.is(Name::HttpEquiv, "refresh") {
         return;
     }

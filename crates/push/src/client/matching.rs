@@ -8,7 +8,7 @@
 use tandem_http::cache::{RequestPolicy, ResponsePolicy, accepts_content_encoding, vary};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
-use crate::browser_fields::REQUESTED_WITH;
+use crate::browser_fields::{REQUESTED_WITH, is_hint};
 use crate::fetch_standard::{Metadata, target_origin, wants_one_format};
 use crate::wire::{OPENED_FIELD, RequestHashes};
 
@@ -19,6 +19,8 @@ enum FieldRule {
     /// [`INHERITED_FIELDS`](crate::fetch_standard::INHERITED_FIELDS) and
     /// [`RequestHashes::has_same_inherited`].
     Inherited,
+    /// The gateway's request must have had the same value. The field is a client hint.
+    Hint,
     /// The gateway's request must have had the same cookies, or the response is for everyone.
     Cookie,
     /// A request that wants one format, or a document, must have the gateway's value.
@@ -86,7 +88,8 @@ const FIELD_RULES: [(&str, FieldRule); 34] = [
 
 fn rule_of(name: &[u8]) -> Option<FieldRule> {
     let is = |(listed, _): &&(&str, FieldRule)| listed.as_bytes() == name;
-    FIELD_RULES.iter().find(is).map(|(_, rule)| *rule)
+    let listed = FIELD_RULES.iter().find(is).map(|(_, rule)| *rule);
+    listed.or_else(|| is_hint(name).then_some(FieldRule::Hint))
 }
 
 /// The reason for which a pushed response may not serve a request.
@@ -98,7 +101,8 @@ pub enum Mismatch {
     Target,
     /// The request has a field on which the response may depend in an unknown way.
     UnknownField,
-    /// The request has other values in the fields that all requests of a page share.
+    /// The request has other values in the fields that all requests of a page share, or in client
+    /// hints.
     Inherited,
     /// The request has other cookies, and the response is not for everyone.
     Cookie,

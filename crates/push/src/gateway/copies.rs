@@ -181,7 +181,7 @@ impl Gateway {
             return;
         };
         request.method = Method::Head;
-        if self.is_outdated(id, &request) {
+        if self.is_outdated(id, &request) || !self.add_hints(id, need, &mut request) {
             return;
         }
         let target = PushTarget::of(need.url.as_str().into(), &request);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use flate2::write::{GzDecoder, ZlibDecoder};
 use tandem_http::ResponseHead;
 use tandem_http::message::media_type_essence;
-use tandem_preload::{Kind, Need, Referrer, Scanner, is_script_type};
+use tandem_preload::{HintElements, Kind, Need, Referrer, Scanner, is_script_type};
 
 use crate::fetch_standard::{content_policies, permits_base, policy_nonce, referrer_policy};
 
@@ -295,6 +295,11 @@ impl DocumentReader {
     /// call.
     pub(super) fn take_content_policies(&mut self) -> Vec<String> {
         self.scan().scanner.take_content_policies()
+    }
+
+    /// Takes the kinds of elements for client hints that were found since the last call.
+    pub(super) fn take_hint_elements(&mut self) -> HintElements {
+        self.scan().scanner.take_hint_elements()
     }
 
     /// Returns the frame that the document is, or belongs to.

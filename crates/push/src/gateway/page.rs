@@ -8,6 +8,7 @@ use tandem_preload::{self as scan, Kind, Need, Referrer};
 
 use super::budget::Budget;
 use super::claims::KnownResources;
+use super::client_hints::Delegation;
 use super::cookie_hashes::CookieHashes;
 use super::document::{DocumentReader, Purpose};
 use super::named::PossibleNeeds;
@@ -109,6 +110,8 @@ pub(super) struct Page {
     settled: bool,
     /// The referrer policy of the document.
     policy: Referrer,
+    /// The other origins whose requests may have client hints.
+    pub(super) delegation: Delegation,
     /// The document's policies for its resources, and those of its frames.
     content: Arc<ContentSecurity>,
     frames: HashMap<Box<str>, Arc<ContentSecurity>>,
@@ -153,6 +156,7 @@ impl Page {
             redirected: HashMap::new(),
             settled: false,
             policy: Referrer::default(),
+            delegation: Delegation::default(),
             content: Arc::default(),
             frames: HashMap::new(),
             is_policy_unknown: false,
@@ -297,6 +301,7 @@ impl Page {
         let first = url == self.location && !self.settled;
         if first {
             self.settled = true;
+            self.delegation = Delegation::of(head);
             let named = fetch_standard::referrer_policy(head);
             // The page's own bytes, which are not sent again, may name a policy too.
             self.is_policy_unknown = head.status == 304;

@@ -76,6 +76,7 @@ impl Gateway {
 
     /// Promises the needs that a document names, as far as its policies admit them.
     fn promise_read(&mut self, id: PageId, reader: &mut DocumentReader) {
+        self.note_hint_elements(id, reader);
         let policies = reader.take_content_policies();
         self.add_meta_policies(id, reader.frame().as_deref(), &policies);
         let mut needs = reader.take_needs();
@@ -193,10 +194,10 @@ impl Gateway {
         if page.refuses(&need) {
             return;
         }
-        let Some(request) = page.request_for(&need, own_origin_only) else {
+        let Some(mut request) = page.request_for(&need, own_origin_only) else {
             return;
         };
-        if self.is_outdated(id, &request) {
+        if self.is_outdated(id, &request) || !self.add_hints(id, &need, &mut request) {
             return;
         }
         let target = PushTarget::of(need.url.as_str().into(), &request);

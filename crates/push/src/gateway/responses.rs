@@ -69,8 +69,11 @@ impl Gateway {
             let is_visit = is_navigation(request) && !is_prefetch(request);
             if is_visit && !self.is_frame(now, request) {
                 self.next.leave();
+                let left = self.hints.leave();
+                self.collect_pages(left);
             }
             self.requested.push(hash);
+            self.note_hints(request);
             self.note_wanted(now, &request_authority(request), hash);
             self.note_request(request, hash);
             // A promise that gives way makes room for others.
@@ -238,6 +241,7 @@ impl Gateway {
     fn note_answer(&mut self, now: Instant, answer: &Answer<'_>, head: &ResponseHead) {
         let (request, hash) = (answer.request, answer.hash);
         self.note_status(now, &request.authority, head.status);
+        self.note_asked_hints(request, head);
         self.note_signs(request, hash, head);
         self.note_changed_cookies(now, ChangedBy::Browser(answer.id), request, head);
         if let Some(lifetime) = answer.lifetime.filter(|_| answer.shows_age) {

@@ -10,6 +10,7 @@ use tandem_http::RequestHead;
 use super::awaited_targets::KnownTargets;
 use super::changed_cookies::NewCookies;
 use super::client_cache::ClientCache;
+use super::client_hints::ClientHints;
 use super::companion::Companion;
 use super::content_policies::ContentPolicies;
 use super::deadlines::Deadlines;
@@ -126,6 +127,8 @@ pub struct Gateway {
     pub(super) content_policies: ContentPolicies,
     pub(super) cookies: SessionCookies,
     pub(super) image_accept: ImageAccept<MAX_AGENTS>,
+    /// The client hints of requests, once an origin has asked for some.
+    pub(super) hints: Box<ClientHints>,
     pub(super) repeats: Repeats,
     /// The pushes that cost their origins requests for nothing.
     pub(super) misses: Misses,
@@ -192,6 +195,7 @@ impl Gateway {
             content_policies: ContentPolicies::default(),
             cookies: SessionCookies::new(config.audience),
             image_accept: ImageAccept::default(),
+            hints: Box::default(),
             repeats: Repeats::default(),
             misses: Misses::default(),
             named_referrers: NamedReferrers::default(),
@@ -321,7 +325,8 @@ impl Gateway {
         self.repeats.clear();
         self.copies.drop_checks();
         self.forget_copies();
-        let waiting = self.hosts.close();
+        let mut waiting = self.hosts.close();
+        waiting.extend(self.hints.leave());
         self.collect_pages(waiting);
         if let Some(page) = self.skipping.take() {
             self.collect_page(page);
@@ -396,6 +401,7 @@ impl Gateway {
             || page.fetches > 0
             || self.skipping == Some(id)
             || self.copies.need(id)
+            || self.hints.need(id)
             || self.hosts.is_awaited(id);
         if !is_used {
             self.pages.remove(id);
@@ -473,6 +479,6 @@ mod tests {
     /// A gateway keeps those of thousands of idle sessions.
     #[test]
     fn machine_of_a_session_is_small() {
-        assert!(size_of::<Gateway>() <= 1504, "{}", size_of::<Gateway>());
+        assert!(size_of::<Gateway>() <= 1512, "{}", size_of::<Gateway>());
     }
 }

@@ -8,7 +8,7 @@
 use tandem_http::Fields;
 
 use super::url_hash::fnv1a;
-use crate::browser_fields::{INHERITED_FIELDS, REQUESTED_WITH};
+use crate::browser_fields::{INHERITED_FIELDS, REQUESTED_WITH, is_hint};
 
 /// The name of the field in the head of a push. It never leaves the pair of proxies.
 pub const ASKED_FIELD: &str = "tandem-asked";
@@ -17,8 +17,10 @@ pub const ASKED_FIELD: &str = "tandem-asked";
 /// The promises of some sessions do not have them.
 pub const ASKED_AS_FIELD: &str = "tandem-asked-as";
 
-/// The length of the field's value: five numbers of eight hexadecimal digits.
+/// The length of the field's value: five numbers of eight hexadecimal digits. The client hints are
+/// a sixth number, if there are any.
 const VALUE_LEN: usize = 40;
+const VALUE_LEN_WITH_HINTS: usize = 48;
 
 /// Hashes of the fields of a request on which responses commonly depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub struct RequestHashes {
     origin: u32,
     /// The origin of the URL in `Referer`.
     referrer: u32,
+    /// The client hints for which origins ask; 0 if there are none.
+    hints: u32,
 }
 
 impl RequestHashes {
@@ -59,6 +63,7 @@ impl RequestHashes {
             accept: hash(&["accept"]),
             origin: origin_hash(fields.get("origin").unwrap_or_default()),
             referrer: origin_hash(fields.get("referer").unwrap_or_default()),
+            hints: hints_hash(fields),
         }
     }
 
@@ -70,11 +75,17 @@ impl RequestHashes {
             accept,
             origin,
             referrer,
+            hints,
         } = self;
-        format!("{cookie:08x}{inherited:08x}{accept:08x}{origin:08x}{referrer:08x}")
+        let mut value =
+            format!("{cookie:08x}{inherited:08x}{accept:08x}{origin:08x}{referrer:08x}");
+        if hints != 0 {
+            value.push_str(&format!("{hints:08x}"));
+        }
+        value
     }
 
-    /// Reads the value of the field; `None` if it is not five numbers.
+    /// Reads the value of the field; `None` if it is not five or six numbers.
     pub fn parse(value: &[u8]) -> Option<Self> {
         let number = |at: usize| {
             value
@@ -90,8 +101,13 @@ impl RequestHashes {
             accept: number(16)?,
             origin: number(24)?,
             referrer: number(32)?,
+            hints: match value.len() {
+                VALUE_LEN => 0,
+                VALUE_LEN_WITH_HINTS => number(40)?,
+                _ => return None,
+            },
         };
-        (value.len() == VALUE_LEN).then_some(hashes)
+        Some(hashes)
     }
 
     /// Returns whether `Origin` agrees: both requests name the same origin, or each names `target`
@@ -131,10 +147,10 @@ impl RequestHashes {
         self.referrer == origin_hash(target.as_bytes())
     }
 
-    /// Returns whether both requests had the same values in all of [`INHERITED_FIELDS`] and in
-    /// `X-Requested-With`.
+    /// Returns whether both requests had the same values in all of [`INHERITED_FIELDS`], in
+    /// `X-Requested-With` and in all client hints.
     pub const fn has_same_inherited(self, other: Self) -> bool {
-        self.inherited == other.inherited
+        self.inherited == other.inherited && self.hints == other.hints
     }
 
     /// Returns whether both requests had the same cookies.
@@ -154,6 +170,7 @@ impl RequestHashes {
         match name {
             b"accept" => Some(self.accept == other.accept),
             b"cookie" => Some(self.cookie == other.cookie),
+            _ if is_hint(name) => Some(self.hints == other.hints),
             _ => None,
         }
     }
@@ -164,6 +181,19 @@ fn with_mark() -> [&'static str; INHERITED_FIELDS.len() + 1] {
     let mut names = [REQUESTED_WITH; INHERITED_FIELDS.len() + 1];
     names[..INHERITED_FIELDS.len()].copy_from_slice(&INHERITED_FIELDS);
     names
+}
+
+/// Hashes the client hints of a request, in any order.
+fn hints_hash(fields: &Fields) -> u32 {
+    let hints = fields.iter().filter(|field| is_hint(field.name));
+    let mut hints: Vec<_> = hints.map(|field| (field.name, field.value)).collect();
+    if hints.is_empty() {
+        return 0;
+    }
+    hints.sort_unstable();
+    let lines = hints.into_iter().flat_map(|(name, value)| [name, value]);
+    let bytes = lines.flat_map(|line| line.iter().copied().chain([b'\n']));
+    fnv1a(bytes).max(1)
 }
 
 /// Hashes the scheme-less origin of a URL: host and port.
@@ -229,6 +259,21 @@ mod tests {
             assert_eq!(marked.has_same_field(name, hashes), Some(false));
         }
         assert!(none.has_same_inherited(of(&[("accept", "application/json")])));
+    }
+
+    #[test]
+    fn hashes_cover_client_hints() {
+        let (one, other) = (("dpr", "1"), ("sec-ch-ua-model", "x"));
+        let both = of(&[one, other]);
+        assert!(both.has_same_inherited(of(&[other, one])));
+        for changed in [of(&[one]), of(&[]), of(&[one, ("sec-ch-ua-model", "y")])] {
+            assert!(!both.has_same_inherited(changed) && !changed.has_same_inherited(both));
+            assert_eq!(both.has_same_field(b"dpr", changed), Some(false));
+            assert_eq!(both.browser(), changed.browser());
+        }
+        let value = both.encode();
+        assert_eq!(value.len(), VALUE_LEN_WITH_HINTS);
+        assert_eq!(RequestHashes::parse(value.as_bytes()), Some(both));
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod both;
 mod changed_cookies;
 mod checks;
 mod client;
+mod client_hints;
 mod content_policies;
 mod cookies;
 mod copies;
