@@ -369,7 +369,14 @@ mod tests {
     fn of_sheet(hints: &ClientHints) -> Option<String> {
         let document = document(&[]);
         match hints.for_need(&document, &document, &sheet()) {
-            Hints::Known(fields) => Some(format!("{fields:?}")),
+            Hints::Known(fields) => {
+                let fields = fields.iter().map(|it| [it.name, it.value].concat());
+                Some(
+                    fields
+                        .map(|it| String::from_utf8_lossy(&it).into_owned())
+                        .collect(),
+                )
+            }
             Hints::Awaited | Hints::Varying => None,
         }
     }

@@ -53,8 +53,8 @@ impl Gateway {
         }
     }
 
-    /// Notes the mode of a push, and whether the origin has its resource. The response to HEAD may differ from that
-    /// to the browser's request.
+    /// Notes the mode of a push, and whether the origin has its resource. The response to HEAD may
+    /// differ from that to the browser's request.
     pub(super) fn note_presence(
         &mut self,
         id: FetchId,

@@ -100,7 +100,10 @@ impl Gateway {
         if let Some(page) = self.pages.get_mut(page) {
             page.set_possible(std::mem::take(&mut learned.possible));
             page.useless = std::mem::take(&mut learned.useless);
-            page.image_accept = page.image_accept.take().or(learned.image_accept.take());
+            page.image_accept = page
+                .image_accept
+                .take()
+                .or_else(|| learned.image_accept.take());
             page.asked_hosts = std::mem::take(&mut learned.hosts);
             page.set_cookies(cookies.into_changes());
             // A browser that shows no earlier visit is likely to be new. All its claims count.

@@ -113,8 +113,8 @@ pub trait Predictor {
     /// is the [`url_hash`](crate::wire::url_hash) of the URL.
     fn note_push(&mut self, _page: &str, _url: u32, _is_useless: bool) {}
 
-    /// Records that the origin answered the push of a URL with 404 or 410. `is_plain` tells that the
-    /// request had no cookies.
+    /// Records that the origin answered the push of a URL with 404 or 410. `is_plain` tells that
+    /// the request had no cookies.
     fn note_gone(&mut self, _url: &str, _is_plain: bool) {}
 
     /// Records that an origin has a resource at a URL.
@@ -484,7 +484,8 @@ pub(super) fn known_for(candidate: &Candidate) -> Option<(u32, Duration)> {
 }
 
 /// Returns a candidate as a need with the referrer and the mode of earlier requests, unless its
-/// resource has gone. For other origins, elements with `crossorigin` are taken for those without credentials.
+/// resource has gone. For other origins, elements with `crossorigin` are taken for those without
+/// credentials.
 pub(super) fn known_need(
     predictor: &dyn Predictor,
     candidate: &Candidate,

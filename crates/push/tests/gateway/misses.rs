@@ -490,7 +490,7 @@ fn resource_that_has_gone_is_pushed_once() {
 
 /// The pushes carry the cookie that the page has set.
 #[test]
-fn resource_has_gone_for_all_once_enough_users_with_cookies_miss_it() {
+fn resource_has_gone_once_enough_users_miss_it() {
     let found = |users: &[u64]| visits_of_users(users, &error(404), "id=1; Path=/");
     assert_eq!(found(&[1, 1, 1, 1, 2, 2]), [1; 6]);
     assert_eq!(found(&[1, 2, 3, 4, 5]), [1, 1, 1, 0, 0]);

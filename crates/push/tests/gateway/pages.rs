@@ -402,7 +402,7 @@ fn html_for_a_tool_is_a_page() {
 }
 
 #[test]
-fn images_have_the_formats_of_the_browser_before_those_of_others() {
+fn formats_of_the_browser_precede_those_of_others() {
     const URL: &str = "http://a.test/page";
     let own = [("accept", "image/own"), ("referer", URL)];
     for (own, others, expected) in [
