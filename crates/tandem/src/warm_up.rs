@@ -1,6 +1,7 @@
 //! Requests for filler data. A client requests them to open the congestion window of a new session
 //! before it is needed, or to compare two ways to a gateway. It sends filler data of its own, so
-//! that many requests of a page can leave at once. [`crate::middle::warm_up`] is the gateway's side.
+//! that many requests of a page can leave at once. [`crate::middle::warm_up`] is the gateway's
+//! side.
 
 use std::time::Duration;
 
@@ -154,9 +155,9 @@ enum Direction {
     Up,
 }
 
-/// The rounds in which filler bytes travel in one direction. Each round is twice as long as the last,
-/// as the congestion window doubles. It is smaller than the window, so that a concurrent request
-/// finds room.
+/// The rounds in which filler bytes travel in one direction. Each round is twice as long as the
+/// last, as the congestion window doubles. It is smaller than the window, so that a concurrent
+/// request finds room.
 #[derive(Clone, Debug)]
 pub struct Rounds {
     amount: Amount,

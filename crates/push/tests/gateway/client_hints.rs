@@ -126,7 +126,7 @@ fn request_without_brand_has_no_hints() {
 }
 
 #[test]
-fn hints_that_vary_leave_their_resources_to_the_browser() {
+fn resources_with_hints_that_vary_are_left_out() {
     for (asked, expected) in [
         ("Width", &[PAGE, SHEET, FOREIGN][..]),
         ("Sec-CH-Width", &[PAGE, SHEET, FOREIGN]),
@@ -165,7 +165,7 @@ fn parts_of_frames_wait_if_hints_tell_the_size() {
 }
 
 #[test]
-fn resources_of_delegated_origins_are_left_to_the_browser() {
+fn resources_of_delegated_origins_are_left_out() {
     for (policy, is_pushed) in [
         ("geolocation=*, camera=(\"https://b.test\")", true),
         ("ch-dpr=(self)", true),

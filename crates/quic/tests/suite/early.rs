@@ -202,7 +202,7 @@ fn returning_client_saves_a_round_trip() {
 
 /// For an unknown round trip, the time is a second.
 #[test]
-fn lost_flight_is_repeated_after_the_earlier_round_trip() {
+fn lost_flight_is_repeated_by_the_earlier_round_trip() {
     let pair = Pair::start(Duration::from_millis(100));
     pair.visit();
     // A machine that is busy for a moment may take longer.

@@ -6,8 +6,8 @@
 //! its estimate of the path while the session is idle. Other congestion controls restart after a
 //! pause (RFC 5681 section 4.1), so the gateway sends no filler over them.
 //!
-//! A client also sends filler bytes, in the body of such a request. The gateway reads them before it
-//! ends its response, so that the client can measure the round.
+//! A client also sends filler bytes, in the body of such a request. The gateway reads them before
+//! it ends its response, so that the client can measure the round.
 //!
 //! A client compares two ways by filler bytes as well. The gateway sends those at any time.
 
