@@ -13,6 +13,10 @@ use crate::url::is_same_origin;
 /// The largest number of URLs in a table. A table that is full starts again.
 const MAX_URLS: usize = 1 << 16;
 
+/// The requests in succession with more than the smallest part that end its effect. One page of
+/// several may forbid the `Referer`, or one browser of many may not send it.
+const ENOUGH: u8 = 8;
+
 /// The part of the URL of its page, style sheet or module that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NamedPart {
@@ -54,7 +58,7 @@ impl NamedPart {
 /// The parts that the requests for one URL have named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeenReferrers {
-    /// The smallest part.
+    /// The smallest part, until several requests in succession have named more.
     pub least: NamedPart,
     /// The part that the last request has named.
     pub last: NamedPart,
@@ -63,14 +67,18 @@ pub struct SeenReferrers {
 /// The parts that requests have named, by numbers of the URLs.
 #[derive(Debug, Default)]
 pub struct ReferrerTable {
-    urls: IdMap<u64, SeenReferrers>,
+    /// The parts, and the number of the last requests in succession with more than the smallest.
+    urls: IdMap<u64, (SeenReferrers, u8)>,
 }
 
 impl ReferrerTable {
     /// Notes a request for a URL.
     pub fn note(&mut self, url: u64, part: NamedPart) {
-        if let Some(seen) = self.urls.get_mut(&url) {
-            seen.least = seen.least.min(part);
+        if let Some((seen, more)) = self.urls.get_mut(&url) {
+            *more = if part > seen.least { *more + 1 } else { 0 };
+            if part < seen.least || *more == ENOUGH {
+                (seen.least, *more) = (part, 0);
+            }
             seen.last = part;
             return;
         }
@@ -81,12 +89,12 @@ impl ReferrerTable {
             least: part,
             last: part,
         };
-        self.urls.insert(url, seen);
+        self.urls.insert(url, (seen, 0));
     }
 
     /// Returns the parts that requests for a URL have named, if any request has come.
     pub fn seen(&self, url: u64) -> Option<SeenReferrers> {
-        self.urls.get(&url).copied()
+        self.urls.get(&url).map(|(seen, _)| *seen)
     }
 }
 
@@ -127,6 +135,22 @@ mod tests {
             let of = |url| NamedPart::by_policy(policy, "https://a.test/", url);
             assert_eq!([of(own), of(other)], [to_own, to_other], "{policy:?}");
         }
+    }
+
+    #[test]
+    fn smallest_part_ends_after_eight_requests_with_more() {
+        let mut table = ReferrerTable::default();
+        let least = |table: &ReferrerTable| table.seen(1).map(|seen| seen.least);
+        let whole = |table: &mut ReferrerTable, count| {
+            (0..count).for_each(|_| table.note(1, NamedPart::Whole));
+        };
+        table.note(1, NamedPart::Nothing);
+        whole(&mut table, 7);
+        table.note(1, NamedPart::Nothing);
+        whole(&mut table, 7);
+        assert_eq!(least(&table), Some(NamedPart::Nothing));
+        whole(&mut table, 1);
+        assert_eq!(least(&table), Some(NamedPart::Whole));
     }
 
     #[test]

@@ -157,6 +157,8 @@ pub fn fresh_for(head: &ResponseHead) -> Option<Duration> {
 pub(super) struct PageLoad {
     began: Instant,
     last: Instant,
+    /// The time of the last request for a document.
+    page: Option<Instant>,
     /// The time of the last reload, or of the last visit to a page that was visited before.
     repeated: Option<Instant>,
 }
@@ -166,6 +168,7 @@ impl PageLoad {
         Self {
             began: now,
             last: now,
+            page: None,
             repeated: None,
         }
     }
@@ -181,19 +184,25 @@ impl PageLoad {
     /// Records the request for a document that no push of this load has answered. The request ends
     /// the load for earlier responses, even if an earlier page still makes requests. A reload, or
     /// another visit to the same page (`is_repeated`), wants newer responses than those of the page
-    /// before. Shortly after the beginning of a load, the document may be the target of a redirect.
-    pub(super) fn note_page(&mut self, now: Instant, is_repeated: bool) {
-        let is_new_load = now.saturating_duration_since(self.began) > LOAD_GAP;
-        let grace = match is_repeated && is_new_load {
-            true => Duration::ZERO,
-            false => PAGE_GRACE,
+    /// before. Shortly after the beginning of a load or the request for another document, the
+    /// document may be the target of a redirect. A slow redirect may have brought the last ones.
+    pub(super) fn note_page(&mut self, now: Instant, is_reload: bool, is_repeated: bool) {
+        let is_old = |time: Instant| now.saturating_duration_since(time) > LOAD_GAP;
+        let follows = !is_reload && self.page.is_some_and(|page| !is_old(page));
+        self.page = Some(now);
+        let grace = match (is_reload, is_repeated) {
+            _ if follows || !is_old(self.began) => PAGE_GRACE,
+            (true, _) => Duration::ZERO,
+            (false, true) => LOAD_GAP,
+            (false, false) => PAGE_GRACE,
         };
-        if grace.is_zero() {
-            self.repeated = Some(now);
+        let Some(began) = now.checked_sub(grace) else {
+            return;
+        };
+        if grace < PAGE_GRACE {
+            self.repeated = Some(began);
         }
-        if let Some(began) = now.checked_sub(grace) {
-            self.began = self.began.max(began);
-        }
+        self.began = self.began.max(began);
     }
 
     /// Returns whether a response that arrived at `arrived` belongs to a visit before the last one
@@ -292,9 +301,12 @@ mod tests {
         for second in 0..=4 {
             load.note(start + secs(second));
         }
-        load.note_page(start + secs(4), false);
-        assert!(!over(Lifetime::Unspecified, &load) && !over(Lifetime::Validated, &load));
-        load.note_page(start + secs(4), true);
+        let mut first = load;
+        first.note_page(start + secs(4), false, false);
+        assert!(!over(Lifetime::Unspecified, &first) && !over(Lifetime::Validated, &first));
+        first.note_page(start + secs(4), false, true);
+        assert!(!over(Lifetime::Validated, &first), "a redirect led there");
+        load.note_page(start + secs(4), false, true);
         assert!(over(Lifetime::Unspecified, &load) && over(Lifetime::Validated, &load));
         assert!(!over(Lifetime::For(secs(60)), &load) && !over(Lifetime::NextPage, &load));
     }
@@ -327,7 +339,7 @@ mod tests {
             for second in 0..=second {
                 load.note(start + secs(second));
             }
-            load.note_page(now, is_reload);
+            load.note_page(now, is_reload, false);
             assert_eq!(load.began, start + secs(began), "after {second} s");
         }
         let end = start + secs(18);

@@ -155,6 +155,10 @@ impl PushFacts<'_> {
         let theirs = theirs.unwrap_or_else(|| RequestHashes::of(&self.request.fields));
         self.check_cause(asked, ours, theirs)?;
         let Some(head) = self.head else { return Ok(()) };
+        // An origin may refuse requests that name no page.
+        if head.status >= 400 && ours.names_page() && !theirs.names_page() {
+            return Err(Mismatch::Page);
+        }
         let may_differ = self.ignores_cookies || is_for_everyone(head);
         if !may_differ && !ours.has_same_cookie(theirs) {
             return Err(Mismatch::Cookie);

@@ -257,23 +257,11 @@ fn accept<'a>(kind: Kind, page: &'a RequestHead, for_images: Option<&'a [u8]>) -
     }
 }
 
-/// Returns whether the Chromium that has sent a request accepts JPEG XL. Its requests for documents
-/// name the formats of images. If another request does not, the version decides. Version 156 is the
-/// first that is known to accept the format.
+/// Returns whether the Chromium that has sent a request accepts JPEG XL, as its request for a
+/// document says. A push without the format is refused, but one with it could not be shown.
 fn has_jpeg_xl(page: &RequestHead) -> bool {
     let accept = page.fields.get("accept").unwrap_or_default();
-    let names = |format: &[u8]| accept.windows(format.len()).any(|it| it == format);
-    match names(b"image/") {
-        true => names(b"image/jxl"),
-        false => version_of_chromium(page).is_some_and(|version| version >= 156),
-    }
-}
-
-/// Returns the main version of Chromium that `User-Agent` names.
-fn version_of_chromium(page: &RequestHead) -> Option<u32> {
-    let agent = std::str::from_utf8(page.fields.get("user-agent")?).ok()?;
-    let (_, version) = agent.split_once("Chrome/")?;
-    version.split('.').next()?.parse().ok()
+    accept.windows(9).any(|it| it == b"image/jxl")
 }
 
 #[cfg(test)]

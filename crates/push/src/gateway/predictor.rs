@@ -348,7 +348,9 @@ pub(super) fn record(
             predictor.note_asked_host(browser, referrer, url, true);
         }
     }
-    if let Some(is_by_cors) = is_by_cors(request) {
+    // Data has a mode of its own, and a prefetch that of no element.
+    let is_of_element = destination.as_deref() != Some("empty") && !is_prefetch(request);
+    if let Some(is_by_cors) = is_by_cors(request).filter(|_| is_of_element) {
         predictor.note_mode(url, is_by_cors);
     }
     if matches!(head.status, 200 | 204 | 304) {

@@ -1,11 +1,14 @@
 //! Scenes of learned resources whose elements or scripts forbid the `Referer` of their page.
 
+use std::time::Duration;
+
 use tandem_http::Method;
-use tandem_push::gateway::Config;
+use tandem_push::gateway::{Config, Predictor as _};
 
 use crate::needs::Needs;
+use crate::origin::{Page, page};
 use crate::pair::Pair;
-use crate::{NAVIGATION, asked_of, html, image};
+use crate::{NAVIGATION, asked_of, html, image, known};
 
 const PAGE: &str = "http://a.test/page";
 const OWN: &str = "http://a.test/own.png";
@@ -69,20 +72,27 @@ fn elements_teach_the_referrer_of_later_pushes() {
 
 #[test]
 fn one_user_without_referrer_suffices() {
-    let mut learning = pair("", None);
-    for user in 1..4 {
-        if let Some(needs) = &mut learning.predictor {
-            (needs.is_shared, needs.user) = (true, user);
+    for (without, is_pushed) in [(1, false), (3, true)] {
+        let mut learning = pair("", None);
+        for user in 1..4 {
+            if let Some(needs) = &mut learning.predictor {
+                (needs.is_shared, needs.user) = (true, user);
+            }
+            let fields = [("accept", "image/*"), ("referer", "http://a.test/")];
+            let named = if user == without { 1 } else { 2 };
+            learning.browse(Method::Get, FOREIGN, &fields[..named]);
         }
-        let fields = [("accept", "image/*"), ("referer", "http://a.test/")];
-        let named = if user == 1 { 1 } else { 2 };
-        learning.browse(Method::Get, FOREIGN, &fields[..named]);
+        let mut needs = learning.predictor.take();
+        if let Some(needs) = &mut needs {
+            needs.is_shared = false;
+        }
+        let mut later = pair("", needs);
+        // While the last request had a `Referer`, the resource is left to the page.
+        match is_pushed {
+            true => assert_eq!(visit(&mut later)[1], None),
+            false => assert_eq!(later.load(PAGE, NAVIGATION), [OWN, PAGE]),
+        }
     }
-    let mut needs = learning.predictor.take();
-    if let Some(needs) = &mut needs {
-        needs.is_shared = false;
-    }
-    assert_eq!(visit(&mut pair("", needs))[1], None);
 }
 
 /// The state file of an earlier version has no referrers.
@@ -99,4 +109,36 @@ fn foreign_resource_of_unknown_referrer_is_left() {
     let mut named = pair(&body, needs());
     let [_, foreign] = visit(&mut named);
     assert_eq!(foreign, None);
+}
+
+/// An origin may refuse requests that name no page.
+#[test]
+fn error_without_referrer_serves_no_request_with_one() {
+    let refused = Page {
+        status: 403,
+        ..page("text/html", "no page")
+    };
+    for (part, is_pushed) in [(None, true), (Some(("referer", PAGE)), false)] {
+        let body = format!("<img src={FOREIGN} referrerpolicy=no-referrer>");
+        let pages = [(PAGE, known(&body)), (FOREIGN, refused.clone())];
+        let mut pair = Pair::with(Config::default(), &pages).with_client(true);
+        let mut needs = Needs::of_page(PAGE, vec![]);
+        needs.asked_hosts = vec!["b.test"];
+        pair.predictor = Some(needs);
+        pair.browse_for(Duration::from_secs(2), PAGE, NAVIGATION);
+        let (reply, _) = pair.get(FOREIGN, part.as_slice());
+        assert_eq!(reply.is_pushed, is_pushed, "{part:?}");
+    }
+}
+
+/// A script may fetch the resource of an element as data.
+#[test]
+fn request_of_a_script_shows_no_mode_of_an_element() {
+    for (destination, is_by_cors) in [("empty", false), ("image", true)] {
+        let mut learning = pair("", None);
+        let fields = [("sec-fetch-mode", "cors"), ("sec-fetch-dest", destination)];
+        learning.browse(Method::Get, FOREIGN, &fields);
+        let needs = learning.predictor.expect("the scene has a predictor");
+        assert_eq!(needs.is_by_cors(FOREIGN), is_by_cors, "{destination}");
+    }
 }

@@ -43,9 +43,9 @@ impl PushStore {
         let served = self.choose(now, asked, complete_only);
         if may_begin {
             let is_reload = RequestPolicy::of(&asked.fields).wants_validation();
-            let is_repeated = self.documents.note(now, url_hash(asked)) || is_reload;
+            let is_repeated = self.documents.note(now, url_hash(asked));
             if served.is_none() || is_next {
-                self.load.note_page(now, is_repeated);
+                self.load.note_page(now, is_reload, is_repeated);
                 self.later_cookies.begin_load();
                 // The gateway pushes the resources of this page again once it has the reports.
                 self.sweep(now);

@@ -419,20 +419,11 @@ fn nested_document_has_foreign_resources_only() {
 
 #[test]
 fn chromium_accepts_jpeg_xl_as_its_own_requests_show() {
-    const NEW: &str = "Mozilla/5.0 Chrome/156.0.0.0 Safari/537.36";
     let page = "text/html,image/avif,image/webp,*/*;q=0.8";
     let new_page = "text/html,image/jxl,image/avif,image/webp,*/*;q=0.8";
     let sheet = "text/css,*/*;q=0.1";
-    for (agent, own, expected) in [
-        (CHROME, page, false),
-        (CHROME, new_page, true),
-        (CHROME, sheet, false),
-        (NEW, page, false),
-        (NEW, new_page, true),
-        (NEW, sheet, true),
-        ("Mozilla/5.0 Chrome/", sheet, false),
-    ] {
-        let mut request = browser_request("http://a/page", agent);
+    for (own, expected) in [(page, false), (new_page, true), (sheet, false)] {
+        let mut request = browser_request("http://a/page", CHROME);
         request.fields.set("accept", own);
         let page = client(&request, "http://a/page");
         let made = request_for(&need("http://a/i.png", Kind::Image), &page, None).unwrap();
@@ -441,6 +432,6 @@ fn chromium_accepts_jpeg_xl_as_its_own_requests_show() {
             true => format!("image/jxl,{rest}"),
             false => rest.to_owned(),
         };
-        assert_eq!(text(&made, "accept"), Some(&*expected), "{agent} {own}");
+        assert_eq!(text(&made, "accept"), Some(&*expected), "{own}");
     }
 }

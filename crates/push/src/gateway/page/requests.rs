@@ -1,7 +1,7 @@
 //! The requests that a page's browser will make for its resources.
 
 use tandem_http::RequestHead;
-use tandem_preload::{self as scan, Need, Referrer};
+use tandem_preload::{self as scan, Kind, Need, Referrer};
 
 use super::Page;
 use crate::fetch_standard::{self, is_own_origin};
@@ -78,25 +78,41 @@ impl Page {
         via.unwrap_or_else(|| self.document_url())
     }
 
-    /// Limits the `Referer` of a learned need to the least that requests for it had. `seen` tells
-    /// what they had, if any has come. Returns false if the need is left to the page's own bytes.
-    /// That is so for an unknown resource of another site. It is so too if only some requests to
-    /// the page's own origin had less: the push would be right for one of both.
+    /// Limits the `Referer` of a learned need to that of earlier requests, which `seen` tells if
+    /// any has come. For the origin of its source, the last one counts: the origin learns nothing
+    /// that it does not know. For others, the least counts.
+    ///
+    /// Returns false if the need is left to the page's own bytes. That is so for an unknown
+    /// resource of another site, and if only some requests to another origin had less. It is so too
+    /// if the request would name the origin of the page in `Origin`, but nothing in `Referer`: the
+    /// mode is that of other pages.
     pub(in super::super) fn limit_referrer(
         &self,
         need: &mut Need,
         seen: Option<SeenReferrers>,
     ) -> bool {
+        let is_own = url::is_same_origin(self.source_of(need), &need.url);
+        let named = self.named_part(need);
         let Some(SeenReferrers { least, last }) = seen else {
-            return self.is_same_site(&need.url);
+            return self.is_same_site(&need.url) && !Self::names_origin_only(need, named, is_own);
         };
-        if least >= self.named_part(need) {
-            return true;
+        let limit = if is_own { last } else { least };
+        if limit < named {
+            need.referrer = Some(match limit {
+                NamedPart::Nothing => Referrer::None,
+                NamedPart::Origin | NamedPart::Whole => Referrer::Origin,
+            });
+            if last != limit {
+                return false;
+            }
         }
-        need.referrer = Some(match least {
-            NamedPart::Nothing => Referrer::None,
-            NamedPart::Origin | NamedPart::Whole => Referrer::Origin,
-        });
-        last == least || !url::is_same_origin(self.source_of(need), &need.url)
+        !Self::names_origin_only(need, named.min(limit), is_own)
+    }
+
+    /// Returns whether the request for a need names the origin of the page in `Origin` only. Fonts
+    /// and data always have the mode `cors`.
+    fn names_origin_only(need: &Need, named: NamedPart, is_own: bool) -> bool {
+        let may_have_other_mode = !matches!(need.kind, Kind::Font | Kind::Fetch);
+        need.by_cors && may_have_other_mode && !is_own && named == NamedPart::Nothing
     }
 }
