@@ -103,7 +103,8 @@ impl RequestHashes {
             referrer: number(32)?,
             hints: match value.len() {
                 VALUE_LEN => 0,
-                VALUE_LEN_WITH_HINTS => number(40)?,
+                // Hints never have the hash zero.
+                VALUE_LEN_WITH_HINTS => number(40).filter(|hints| *hints != 0)?,
                 _ => return None,
             },
         };
@@ -274,6 +275,8 @@ mod tests {
         let value = both.encode();
         assert_eq!(value.len(), VALUE_LEN_WITH_HINTS);
         assert_eq!(RequestHashes::parse(value.as_bytes()), Some(both));
+        let zero = format!("{}00000000", &value[..VALUE_LEN]);
+        assert_eq!(RequestHashes::parse(zero.as_bytes()), None);
     }
 
     #[test]
