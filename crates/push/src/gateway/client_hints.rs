@@ -15,7 +15,7 @@ use tandem_http::{Fields, RequestHead, ResponseHead, Scheme};
 use tandem_preload::{Kind, Need};
 
 use super::table::PageId;
-use crate::browser_fields::{INHERITED_FIELDS, is_hint};
+use crate::browser_fields::is_hint;
 use crate::fetch_standard::{is_navigation, is_prefetch, target_origin};
 use crate::site::{host_of, is_loopback};
 use crate::wire::{RequestHashes, url_hash};
@@ -108,9 +108,7 @@ fn asked_for(head: &ResponseHead) -> Option<Vec<String>> {
     let values = lists.into_iter().flat_map(|name| head.fields.get_all(name));
     let words = values.flat_map(|value| value.split(|&byte| byte == b','));
     let names = words.map(|word| String::from_utf8_lossy(word.trim_ascii()).to_ascii_lowercase());
-    let mut names: Vec<_> = names
-        .filter(|name| is_hint(name.as_bytes()) && !INHERITED_FIELDS.contains(&&**name))
-        .collect();
+    let mut names: Vec<_> = names.filter(|name| is_hint(name.as_bytes())).collect();
     names.sort();
     names.dedup();
     Some(names)
@@ -143,12 +141,13 @@ impl ClientHints {
 
     /// Notes a request of the browser. Returns the needs that have waited for its hints.
     pub(super) fn note_request(&mut self, request: &RequestHead) -> Vec<(PageId, Need)> {
-        if !may_have_hints(request) || is_prefetch(request) {
+        let is_document = is_navigation(request);
+        let may_count = is_document || !self.origins.is_empty();
+        if !may_count || !may_have_hints(request) || is_prefetch(request) {
             return Vec::new();
         }
         let (browser, origin) = (browser(request), target_origin(request));
         let fields = hints_of(request);
-        let is_document = is_navigation(request);
         let is_known = self.of(browser, &origin).is_some();
         // A request of another site has no hints, and neither have some requests of workers.
         let is_part = || {

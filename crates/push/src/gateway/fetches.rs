@@ -87,7 +87,6 @@ impl Gateway {
             let url = std::sync::Arc::clone(&fetch.target.url);
             self.note_status(now, authority(&url), head.status);
         }
-        let mut predictor = predictor;
         self.note_presence(id, head, predictor.as_deref_mut());
         self.queue.grow();
         self.end_fetching(now, id, FetchPhase::Passing(Passage::All));
