@@ -272,12 +272,13 @@ impl Driver {
             }
             bytes += arrived.bytes.len() as u64;
         });
-        if let (Some(keeping), Some(token)) = (&mut self.keeping, association.take_token())
+        let token = association.take_token();
+        drop(association);
+        if let (Some(keeping), Some(token)) = (&mut self.keeping, token)
             && let Some(own) = self.socket.own_address()
         {
             keeping.keep(own, token);
-            let round_trip = association.tunnel().first_rtt();
-            round_trip.inspect(|round_trip| keeping.note_round_trip(*round_trip));
+            self.keep_round_trip();
         }
         METRICS.dtls_datagrams_received.add(count);
         let facts = &self.facts;
