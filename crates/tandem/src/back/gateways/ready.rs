@@ -92,11 +92,16 @@ impl Gateways {
                 trying.await
             }
         };
-        let slots = self.slots.borrow();
+        (done, self.session_without_key())
+    }
+
+    /// Returns the session for requests without a key by the preferred way, if it is open.
+    fn session_without_key(&self) -> Option<Rc<dyn Connected>> {
         let none = Isolation::none();
         let preferred = self.preferred(&none);
+        let slots = self.slots.borrow();
         let slot = slots.get(&(none, preferred));
-        (done, slot.map(|slot| Rc::clone(&slot.current)))
+        slot.map(|slot| Rc::clone(&slot.current))
     }
 
     /// Requests filler bytes in rounds, and then sends some. The warm-up ends early at a request,
@@ -117,21 +122,14 @@ impl Gateways {
                 break;
             }
         }
-        if self.is_over_bbr() {
+        // Other congestion controls forget the rate while the session is idle.
+        let facts = self
+            .session_without_key()
+            .and_then(|session| session.facts());
+        if facts.is_some_and(|facts| facts.is_over_bbr()) {
             self.warm_up_uplink(rounds.uplink()).await;
         }
         Ok(())
-    }
-
-    /// Returns true if the session without a key keeps its rate while it is idle.
-    fn is_over_bbr(&self) -> bool {
-        let none = Isolation::none();
-        let preferred = self.preferred(&none);
-        let slots = self.slots.borrow();
-        let facts = slots
-            .get(&(none, preferred))
-            .and_then(|slot| slot.current.facts());
-        facts.is_some_and(|facts| facts.is_over_bbr())
     }
 
     /// Sends filler bytes in rounds. The requests of a page leave within a few milliseconds, each
