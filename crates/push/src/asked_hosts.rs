@@ -1,13 +1,13 @@
 //! The hosts of other origins that the pages of an origin request in one user's browser.
 //!
 //! A gateway leaves most resources of another site to the browser, until the browser has requested
-//! something from their host. The user may block the host, and anyone could teach a shared
-//! predictor a host. At a gateway with one user, earlier sessions show the hosts. The browser
+//! something from their host. The user may block the host, and anyone could teach a host to a
+//! shared predictor. At a gateway with one user, earlier sessions show the hosts. The browser
 //! itself has named the origin in the Referer of such a request, which a page of another origin
 //! cannot forge.
 //!
-//! A push hides whether the browser would have requested the resource. Each useless push therefore
-//! costs a host credit, and each request or used push restores all of it.
+//! A push hides whether the browser would have requested the resource. Each host therefore has a
+//! credit. A useless push costs one unit, and a request or a used push restores all of it.
 
 use tandem_predict::ids::IdMap;
 

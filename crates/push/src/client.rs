@@ -9,9 +9,9 @@
 //! ```
 //!
 //! A store belongs to one session, and so to one isolation key. A response serves one request, or
-//! several equal ones that were under way at once (`store::sharing`). By default, a push that does
-//! not fit, or must not be kept, is read to its end. A cancelled push would tell the gateway about
-//! the browser's cache. Only a push beyond fixed limits of number or length is cancelled.
+//! several equal ones that were under way at once (`store::sharing`). By default, a useless push is
+//! read to its end, because its cancellation would tell the gateway about the browser's cache. Only
+//! a push beyond fixed limits of number or length is cancelled.
 //!
 //! [`PushStore`] is the state machine. [`matching`] decides whether a response may serve a request,
 //! and [`ReportQueue`] reports the outcome of each push to the gateway. [`Preflights`] answers the

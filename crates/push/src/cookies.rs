@@ -87,8 +87,8 @@ impl CookieChanges {
         changes.are_clear(&field).then_some(changes)
     }
 
-    /// Returns true unless the field before the changes has several cookies of a name that is set,
-    /// or one of them beside several changes.
+    /// Returns true if each change clearly adds a cookie or replaces one. It does not if `before`
+    /// has several cookies of its name, or one beside several changes of that name.
     fn are_clear(&self, before: &[u8]) -> bool {
         let before: Vec<_> = pairs(before).take(MAX_COOKIES + 1).collect();
         let is_clear = |change: &Change| {

@@ -10,7 +10,7 @@
 //! A *need* is a resource that a page requires ([`tandem_preload::Need`]). A *fetch* is the
 //! gateway's side of a push: its request to the origin, and the response.
 //!
-//! If the browser may have been at the site before (`visitors`), the promise is sent, but its fetch
+//! If the browser may have visited the site before (`visitors`), the promise is sent, but its fetch
 //! does not begin. The fetch is *held* until the browser *claims* (requests) the resource, or until
 //! claims of other resources show that the browser lacks it (`holds`). If the copy in the browser's
 //! cache is too old, only the head is fetched (HEAD) and pushed; such a fetch is a *check*
@@ -30,7 +30,8 @@
 //! [`Gateway::handle_timeout`] is due.
 //!
 //! `session` holds the state. `responses`, `new_pages`, `promises`, `fetches` and `reports` handle
-//! the events and make the decisions. The other files hold the records and policies.
+//! most events. The other files hold records and policies, or the decisions about one subject.
+//! ARCHITECTURE.md lists the files by decision, and defines the terms.
 
 mod audience;
 mod awaited_targets;

@@ -1,9 +1,9 @@
 //! The redirects to other origins that a gateway with one user may follow.
 //!
-//! A gateway leaves such a redirect to the browser. It does not know the cookies of the other
-//! origin, and a target may be good for one request only. At a gateway with one user, earlier
-//! visits show both. A visit counts if the redirect led to the same target as before, and if the
-//! browser's request for it was the one that the gateway would have made.
+//! A gateway usually leaves such a redirect to the browser. It does not know the cookies of the
+//! other origin, and a target may be good for one request only. At a gateway with one user, earlier
+//! visits show the cookies and the target. A visit counts if the redirect led to the same target as
+//! before, and if the browser's request for it was the one that the gateway would have made.
 
 use tandem_predict::ids::IdMap;
 

@@ -1,9 +1,10 @@
 //! The budget of pushes that wait for no claim, because nearly all visits of the gateway's one user
 //! transferred their resources.
 //!
-//! A browser with a full cache gets such bodies for nothing. Their bytes may be a small part of the
-//! bytes of all pushes that were of use. The first page that exceeds it ends these pushes until
-//! later pushes have earned it. A gateway without experience permits them.
+//! A browser with a full cache gets such bodies for nothing. The bytes of such bodies may be a
+//! small part of the bytes of all pushes that were of use. The first page that exceeds this part
+//! ends these pushes, until later pushes that are of use have earned the excess. A gateway without
+//! experience permits them.
 
 use crate::gateway::Counts;
 

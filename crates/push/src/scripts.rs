@@ -1,5 +1,6 @@
-//! The fields with which the scripts of pages request data, as requests of several users agree on
-//! them. The predictor knows that a page causes a request, and this module knows its fields.
+//! The fields with which the scripts of pages request data, once requests of several users have
+//! agreed on them. The predictor knows that a page causes a request, and this module knows its
+//! fields.
 
 use std::sync::Arc;
 

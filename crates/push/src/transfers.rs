@@ -5,8 +5,8 @@
 //! before any redirect. The share of the visits that transfer a resource is thus the probability of
 //! a chain: the browser follows the redirects, requests the resource, and gets no 304.
 //!
-//! By the rule of succession, four visits that all transfer a resource give 5/6. After a visit
-//! without the transfer, nine of ten visits are needed.
+//! The probability is that of the rule of succession, so four visits that all transfer a resource
+//! give 5/6. If one visit has not transferred it, nine of ten visits must have.
 
 use tandem_predict::ids::IdMap;
 

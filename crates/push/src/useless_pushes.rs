@@ -2,10 +2,10 @@
 //!
 //! Some responses must not be pushed, or serve only a request that waits with the same fields. A
 //! push of such a resource often costs its origin a further request. The table counts the users of
-//! each page that met such a miss. Once enough different users have, the resource is left to the
-//! browser for a while. Responses differ between users: the count begins again once as many users
-//! got a response that may be kept. Fewer users change nothing for the others, so an outcome
-//! reveals no visit of a single user.
+//! each page that met such a miss. Once enough different users have met one, the resource is left
+//! to the browser for a while. Responses differ between users. Once as many users got a response
+//! that may be kept, the count begins again. Fewer users change nothing for the others, so an
+//! outcome reveals no visit of a single user.
 //!
 //! A second table counts the pushes that browsers had no use for, such as images out of sight and
 //! the larger ones of several sizes. A request or a used push is the opposite outcome there.
@@ -52,7 +52,7 @@ impl Default for UselessTable {
 struct Missed {
     /// The [`url_hash`](crate::wire::url_hash) of its URL.
     url: u32,
-    /// The users that met a miss.
+    /// The users that met a miss, or had no use for a push.
     users: Crowd<MAX_USERS>,
     /// The users that got a response that may be kept, or used the resource, since the first miss.
     served: Crowd<MAX_USERS>,

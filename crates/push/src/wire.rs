@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  gateway ─▶ client  tandem-push: pushed | held-out   in a page's head: its treatment
-//!                     tandem-asked: 40 hex digits      in a push's head: hashes of its request
+//!                     tandem-asked: 40 or 48 digits    in a push's head: hashes of its request
 //!                     tandem-asked-as: style …         in a push's head: metadata of its request
 //!                     tandem-next-page: 1              in a push's head: it may follow the page
 //!                     tandem-crossed: 1                in place of a response, which is a push
@@ -12,8 +12,10 @@
 //!                                                      that cross their promises
 //!                     tandem-second-crossings: 1       in its head: several requests to one push
 //!                     tandem-asked-again: 1            in a request: no reference answers it
-//!                     tandem-next: bodies              in its head: the next page may be pushed
-//!                     tandem-opened: a.test *.b.test   in requests for HTTPS that the client opens
+//!                     tandem-next: bodies              in its head: the pushes of next pages that
+//!                                                      the client takes
+//!                     tandem-opened: a.test *.b.test   in requests for opened HTTPS, and in the
+//!                                                      responses of their origins
 //! ```
 //!
 //! The treatment of a page says whether the gateway pushes resources for it. A promise of HEAD
@@ -22,8 +24,8 @@
 //! The companion is one exchange that stays open while the session is in use. Its request body
 //! carries [`Report`]s of five bytes. Its response carries the pushes of pages whose response
 //! stream has ended: RFC 9113 section 8.4 and SPDY bind each push to an open stream that the client
-//! began. Another implementation of a gateway finds no origin of this name. It receives at most one
-//! such request in each session.
+//! began. A gateway of another implementation finds no origin of this name. The client sends it at
+//! most one such request in each session.
 //!
 //! A report tells the gateway no more than it would see without push. If the user allows it
 //! (`--push-digest`), the first reports list the responses that the browser received on earlier

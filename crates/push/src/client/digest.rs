@@ -11,7 +11,7 @@ use crate::wire::{Report, url_hash};
 /// The largest number of responses that a digest remembers. The oldest are dropped.
 pub const MAX_RESPONSES: usize = 1024;
 
-/// The shortest lifetime that is worth a report: one that outlasts a companion.
+/// The shortest lifetime that is worth a report, equal to the silence after which a companion ends.
 const MIN_LIFETIME: Duration = Duration::from_secs(15);
 
 /// The longest lifetime that a digest counts. A browser has probably dropped the copy by then.

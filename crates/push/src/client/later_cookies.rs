@@ -4,8 +4,8 @@
 //! depends on the number of its connections. An early request has the cookies from before. Its
 //! response may still serve the browser's request if a cache could use it again, because caches
 //! compare cookies only where `Vary` names them (RFC 9111 section 4.1). The cookies of both
-//! requests must differ by the seen changes alone. A response to another window, with other
-//! cookies, therefore never serves the request.
+//! requests must differ only by changes that the client has seen. A response to another window,
+//! with other cookies, therefore never serves the request.
 //!
 //! The gateway may promise a resource with the cookies from before a change that the browser has
 //! got already, because the change and the promise cross. So all changes of the page load count.
@@ -43,8 +43,8 @@ impl LaterCookies {
         self.before_load = self.count;
     }
 
-    /// Returns the number of changes before those from which the cookies of a new promise may
-    /// differ.
+    /// Returns the number of changes that the cookies of a new promise surely contain. They may
+    /// lack each later change.
     pub(super) fn count_before_promise(&self) -> u64 {
         let forgotten = self.count - self.changes.len() as u64;
         forgotten.max(self.before_load)
@@ -76,8 +76,8 @@ impl LaterCookies {
         self.count += 1;
     }
 
-    /// Returns whether the cookies of a request differ from those of a push by changes of its page
-    /// load alone. The gateway's own request may have been made between the changes.
+    /// Returns whether the cookies of a request differ from those of a push only by changes of its
+    /// page load. The gateway may have made its request between two changes.
     pub(super) fn lie_between(&self, kept: &KeptPush, asked: &RequestHead) -> bool {
         let Some(later) = usize::try_from(self.count - kept.cookies_of).ok() else {
             return false;

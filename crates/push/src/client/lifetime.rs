@@ -184,8 +184,10 @@ impl PageLoad {
     /// Records the request for a document that no push of this load has answered. The request ends
     /// the load for earlier responses, even if an earlier page still makes requests. A reload, or
     /// another visit to the same page (`is_repeated`), wants newer responses than those of the page
-    /// before. Shortly after the beginning of a load or the request for another document, the
-    /// document may be the target of a redirect. A slow redirect may have brought the last ones.
+    /// before. Neither counts as such shortly after the load has begun, and a visit does not
+    /// shortly after another document either: the document may then be the target of a redirect.
+    /// The load keeps responses of the last ten seconds, which a slow redirect may have brought. A
+    /// reload keeps none, and another visit to the page keeps those of the last three seconds.
     pub(super) fn note_page(&mut self, now: Instant, is_reload: bool, is_repeated: bool) {
         let is_old = |time: Instant| now.saturating_duration_since(time) > LOAD_GAP;
         let follows = !is_reload && self.page.is_some_and(|page| !is_old(page));

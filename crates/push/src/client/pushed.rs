@@ -87,7 +87,7 @@ pub(super) enum Phase {
     Kept(Box<KeptPush>),
     /// A request is answered with the push.
     Claimed(Box<KeptPush>, Box<Reader>),
-    /// The browser holds a copy, and its request is answered with this 304.
+    /// The browser has a copy, and its request is answered with this 304.
     Confirmed(Option<Box<ResponseHead>>),
     /// The push is of no use. Its fate is this one, unless another was reported before.
     Useless(Fate),
@@ -112,7 +112,8 @@ pub(super) struct KeptPush {
     /// True if the promise carries the fields of the gateway's own request.
     pub(super) has_own_fields: bool,
     pub(super) promised: Instant,
-    /// The number of changes of cookies before those from which the cookies of the push may differ.
+    /// The number of changes of cookies that the cookies of the push surely contain. They may lack
+    /// each later change.
     pub(super) cookies_of: u64,
     /// True if an unsafe request to the origin came after the promise, before the head.
     pub(super) precedes_change: bool,
@@ -228,8 +229,8 @@ impl KeptPush {
     ///
     /// A response from the origin for the load under way counts as validated while it arrives (RFC
     /// 9113 section 8.4.2), and for a moment after its head. Only such a response serves a reload.
-    /// The answer to a push with the same demand counts as well if a cache on the way gave it: the
-    /// request itself would get that answer.
+    /// If the request of the push made the same demand, an answer of a cache on the way counts as
+    /// well: the browser's request would get that answer too.
     pub(super) fn keeps_limits(
         &self,
         now: Instant,

@@ -55,9 +55,9 @@ impl KnownPaths {
         }
     }
 
-    /// Returns the cookies of a request that other requests to its site may not carry, in the form
-    /// of changes that leave their values as they are. A name that the request has twice is left
-    /// out.
+    /// Returns the cookies of a request that other requests to its site do not always carry. They
+    /// have the form of changes that leave the values as they are. A name that the request has
+    /// twice is left out.
     pub(crate) fn of(&self, request: &RequestHead) -> Option<CookieChanges> {
         let field = cookies_of(&request.fields);
         let cookies: Vec<_> = pairs(&field).take(MAX_OF_REQUEST + 1).collect();

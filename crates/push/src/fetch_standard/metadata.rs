@@ -8,7 +8,7 @@ use tandem_preload::{Kind, LAZY, Need, split};
 use super::content_security::kind_of;
 use crate::site::is_same_site;
 
-/// The names of the fields, without that of the user's part.
+/// The names of the fields, except `sec-fetch-user`.
 const NAMES: [&str; 3] = ["sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site"];
 const USER: &str = "sec-fetch-user";
 const BY_USER: &str = "?1";
@@ -169,9 +169,9 @@ impl Metadata {
     /// fields `asked`, as far as it names its metadata.
     ///
     /// Origins answer pages, frames and the parts of pages in different ways, and scripts in
-    /// another way than style sheets. The gateway knows the mode of a part less surely, and a
-    /// script may request any part as data. The page of a link is as good as an address that the
-    /// user enters.
+    /// another way than style sheets. The gateway is less sure of the mode of a part, and a script
+    /// may request any part as data. A link of the same origin (`same-origin`) and an address that
+    /// the user enters (`none`) count as equal.
     pub(crate) fn fits(self, asked: &Fields) -> bool {
         let [destination, mode, site] = NAMES.map(|name| asked.get(name));
         let is_direct = |site: &[u8]| matches!(site, b"none" | b"same-origin");

@@ -24,7 +24,8 @@ pub struct FetchClient<'a> {
     pub document: &'a str,
     /// True if `request` was made for a part of the document, and not for the document itself.
     pub is_part: bool,
-    /// The cookies of `request` that not all other requests to its site carry.
+    /// The cookies of `request` whose paths are known, and which other requests to its site may
+    /// lack.
     pub known_paths: Option<&'a CookieChanges>,
     /// The changes of the response to the cookies of later requests.
     pub cookies: Option<&'a CookieChanges>,
@@ -34,7 +35,7 @@ pub struct FetchClient<'a> {
     pub policy: Referrer,
     /// The metadata of the request that was redirected to the need, if it was one.
     pub(crate) redirected: Option<Metadata>,
-    /// True if the needs are documents whose links the user may follow.
+    /// True if the needs are documents that may follow the page, by links that the user may choose.
     pub(crate) leads_on: bool,
 }
 
@@ -187,9 +188,9 @@ pub(crate) fn is_own_origin(request: &RequestHead, scheme: &str, authority: &str
     scheme == request.scheme.as_str() && authority.eq_ignore_ascii_case(&request.authority)
 }
 
-/// Returns the `Cookie` field of a request; empty if it has none. Cookies of another origin of the
-/// site are those that the page sets, if the browser had none before. Behind a redirect to another
-/// site there are none.
+/// Returns the `Cookie` field of a request; empty if it has none. A request to another origin of
+/// the site carries the cookies that the page sets, if the browser had none before. Behind a
+/// redirect to another site it carries none.
 fn cookies<'a>(need: &Need, page: &FetchClient<'a>, same_origin: bool) -> Cow<'a, [u8]> {
     let Some((scheme, authority, path)) = split(&need.url) else {
         return Cow::default();

@@ -1,8 +1,8 @@
 //! The users of a session, and the rules of early requests that depend on them.
 //!
-//! A gateway makes its requests at the far end of a slow path. The user's own process makes them
-//! beside the browser, with the same cookies and from the same address. It leaves more of them to
-//! the browser, and knows more about the browser.
+//! A gateway makes early requests at the far end of a slow path, for many users. Without a gateway,
+//! the user's own process makes them, with the browser's cookies and from its address. Such a
+//! process knows more about its browser, and leaves more requests to it.
 
 /// The users of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,8 +13,8 @@ pub enum Audience {
     /// The one user of the process that the session is in. The needs of a page's last visit are
     /// requested together with the page.
     OneUser,
-    /// The same, but only those resources are requested early that the browser itself has
-    /// requested for the page before, in this session.
+    /// The same user, if early requests repeat only requests that the browser itself has made for
+    /// the page before, in this session.
     OwnRequestsOnly,
 }
 
@@ -38,8 +38,8 @@ impl Audience {
         !self.repeats_own_requests_only()
     }
 
-    /// Returns whether any request of the browser for a resource is remembered for the next visit.
-    /// Otherwise only those for lasting files are, which are the same at each visit.
+    /// Returns whether every request of the browser for a resource is remembered for the next
+    /// visit. Otherwise only requests for files that are the same at each visit are remembered.
     pub(super) const fn learns_all_requests(self) -> bool {
         self.repeats_own_requests_only()
     }

@@ -2,10 +2,11 @@
 //!
 //! A claim shows that the browser's cache lacks a resource. The cache may be empty, or the resource
 //! may be newer than the browser's last visit, as after a change of the site. The predictor knows
-//! since when users have requested each resource of a page. A claim therefore speaks for resources
+//! the time since which users have requested each resource of a page. A claim *speaks for* another
+//! resource if it shows that the browser probably lacks that resource too. It speaks for resources
 //! that became known at about the same time or later, and for no older ones. If the predictor knows
-//! nothing about a page, each claim speaks for all of its resources. So does each claim of a
-//! browser without a sign of an earlier visit.
+//! nothing about a page, each claim speaks for all of its resources. If the browser has shown no
+//! sign of an earlier visit, each claim does so too.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,8 +19,8 @@ pub(super) const ENOUGH_CLAIMS: usize = 4;
 /// cache wastes few bodies.
 pub(super) const RELEASED_PER_CLAIM: usize = 8;
 
-/// The seconds in which users request the resources of a new page for the first time. Smaller
-/// differences show the pace of visits, and no change of the site.
+/// The seconds that may pass until users have requested all resources of a new page. Smaller
+/// differences of age show the pace of visits, and no change of the site.
 const TOLERANCE: i64 = 3600;
 
 /// The time at which a resource became known to the predictor, in seconds since 1970, UTC.
@@ -141,7 +142,7 @@ impl Claims {
     }
 }
 
-/// The treatment of the bodies of a page.
+/// The trust that the browser lacks the resources of a page, which decides about their bodies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
     /// All bodies are sent at once.

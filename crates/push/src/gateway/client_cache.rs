@@ -1,5 +1,5 @@
-//! The gateway's picture of the browser's cache: which URLs the client received on this session or
-//! holds from earlier ones. URLs are known by their [`url_hash`](crate::wire::url_hash).
+//! The gateway's picture of the browser's cache: the URLs that the client received on this session,
+//! or has from earlier ones. URLs are known by their [`url_hash`](crate::wire::url_hash).
 //!
 //! A copy that has expired needs a validation. Without a validator it is of no use, and the browser
 //! requests the resource as if it had none. Browsers keep a separate cache for each site whose
@@ -75,7 +75,7 @@ struct Entry {
     site: SiteNumber,
 }
 
-/// The URLs that the browser is thought to hold. The tables are allocated with the first of them: a
+/// The URLs that the browser is thought to have. The tables are allocated with the first of them: a
 /// client that takes no pushes needs none.
 #[derive(Default)]
 pub(super) struct ClientCache {
@@ -206,7 +206,7 @@ impl ClientCache {
         }
     }
 
-    /// Records that the client holds this URL from an earlier session.
+    /// Records that the client has this URL from an earlier session.
     pub(super) fn note_earlier(&mut self, url: u32) {
         let earlier = &mut self.rare_mut().earlier;
         if earlier.len() < MAX_EARLIER {

@@ -1,7 +1,7 @@
 //! The copies in the browser's cache that are too old, and the checks of them.
 //!
 //! A conditional request shows that the browser has a copy, and that the copy is at least as old as
-//! its lifetime. The other copies of the site are assumed to be from the same visit. Those with
+//! its lifetime. The other copies of the site are assumed to be from the same visit. Copies with
 //! that lifetime or a shorter one are too old as well, and the browser will validate them. The
 //! gateway promises their heads at once, with HEAD. The browser's conditional requests then wait
 //! for them at the client instead of crossing the path. The gateway then requests the heads and
@@ -33,13 +33,13 @@ use crate::site::site_of;
 use crate::url;
 use crate::wire::NEXT_PAGE_FIELD;
 
-/// The part of a lifetime by which a copy may seem younger than it is. The clocks of origins differ
-/// a little, and a load takes some time.
+/// The fraction of a lifetime (1/8) by which a copy may seem younger than it is. The clocks of
+/// origins differ a little, and a load takes some time.
 const TOLERANCE: u32 = 8;
 
 /// The age from which copies are assumed to be twice as old as requests show. Requests show the
-/// least age only, and few visitors return between one and two days, weeks or months after their
-/// last visit.
+/// least age only. Few visitors return between one and two days, weeks or months after their last
+/// visit.
 const LONG_ABSENCE: Duration = Duration::from_hours(24);
 
 /// Returns whether a copy is likely to need a validation, given the least age of the copies of its

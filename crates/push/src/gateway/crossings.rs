@@ -9,14 +9,14 @@
 //! Only a request that the client has sent before the promise arrived gets a reference: within a
 //! round trip of the promise. After that the client has used the push for another request, or has
 //! refused it. A page may request a resource twice in that time. A client that can give one push to
-//! several requests gets a reference for each, and marks a request that found no push all the same.
-//! With any other client, a push is referred to once.
+//! several requests gets a reference for each of them. If a request with a reference still finds no
+//! push, the client repeats it with a mark. Any other client gets one reference to a push.
 //!
 //! A response that no cache may keep, and whose head has come, gets no reference. The push would
 //! overtake the reference, and the client drops such a push unless a request waits for it. The
 //! gateway still holds this response, and gives it to the request itself. The push ends then. The
-//! client's own check comes first ([`PushFacts`]), so such a request gets no other response than
-//! one that had joined the push.
+//! client's own check comes first ([`PushFacts`]), so the request gets the same response as one
+//! that has joined the push.
 
 use std::time::{Duration, Instant};
 

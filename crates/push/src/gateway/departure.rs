@@ -3,7 +3,7 @@
 //! A browser ends the requests of a page that it leaves. A session with one user likewise gives up
 //! fetches of earlier pages, if they have not begun and no request waits for them. A page whose
 //! document is still arriving is not left, since the browser would have closed its stream. If two
-//! tabs load pages, the fetches of the earlier page are given up, and its browser tab makes the
+//! tabs load pages, the session gives up the fetches of the earlier page, and its tab makes the
 //! requests.
 
 use std::collections::HashSet;
@@ -16,8 +16,8 @@ use super::table::{FetchId, PageId};
 use crate::fetch_standard::is_navigation;
 
 impl Gateway {
-    /// Gives up the fetches of pages that have arrived, because `request` is for another page.
-    /// Fetches of `kept` resources stay for [`Self::adopt`].
+    /// Gives up the fetches of pages whose documents have arrived, because `request` is for another
+    /// page. Fetches of `kept` resources stay for [`Self::adopt`].
     pub(super) fn leave_pages(&mut self, request: &RequestHead, kept: &[Need]) {
         if !self.config.audience.ends_left_pages() || !is_navigation(request) {
             return;

@@ -137,9 +137,9 @@ impl Gateway {
         }
     }
 
-    /// Handles a response of a series: the fetches that wait for it begin, if caches may keep it
-    /// (`is_kept`), or if it is a counter that changes no cookie. Otherwise those end that no
-    /// request waits for.
+    /// Handles a response of a series. The fetches that wait for it begin if caches may keep it
+    /// (`is_kept`). Those of counters begin if it changes no cookie instead. Otherwise the fetches
+    /// that no request waits for end.
     pub(super) fn decide_series(
         &mut self,
         now: Instant,

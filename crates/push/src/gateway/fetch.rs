@@ -93,7 +93,7 @@ pub(super) struct Fetch {
     pub(super) is_wasted: bool,
     /// True if a request waits for it.
     pub(super) requested: bool,
-    /// True if the waiting request has the same cookies as the push, as far as its page shows them.
+    /// True if the waiting request has the same cookies as the push, as far as the page shows them.
     pub(super) has_browser_cookies: bool,
     /// True if the push needs no withdrawal: its head was sent, so that the client reports it, or
     /// its promise was withdrawn before.

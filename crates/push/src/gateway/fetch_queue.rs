@@ -1,8 +1,9 @@
 //! The order in which the pushes of a session are fetched, and their number at a time. Requested
 //! ones come first, then the most urgent, then the others in the order of their promises.
 //!
-//! The number may begin small and grow with each head that arrives. Requests that have not begun
-//! can then still change, for example by a new cookie. Once no fetch is left, it is small again.
+//! The number of fetches at a time may begin small and grow with each head that arrives. Requests
+//! that have not begun can then still change, for example by a new cookie. Once no fetch is left,
+//! the number is small again.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -35,7 +35,7 @@ pub(super) struct WaitingNeed {
 /// The hosts of a session, as authorities.
 #[derive(Default)]
 pub(super) struct ForeignHosts {
-    /// The hosts of which the client wants resources.
+    /// The hosts of which the client has requested resources, or used pushes.
     wanted: HashSet<String>,
     waiting: Vec<WaitingNeed>,
     /// The hosts whose needs are released soon.

@@ -7,16 +7,16 @@
 //!
 //! A claim of a response that no cache keeps says nothing about the browser's copies of other
 //! resources. From the second such claim on, each claim begins fetches of the same directory and
-//! kind: eight, then sixteen, and so on. No fetch begins unless at least eight such claims were
-//! made there for each response that a cache can keep.
+//! kind: eight, then sixteen, and so on. This needs at least eight such claims in that directory
+//! for each response that a cache can keep.
 //!
 //! A resource that no cache could keep at earlier visits is not held, since browsers request it at
 //! each visit.
 //!
 //! If the browser must validate a copy that the session brought, only the head is sent. The client
 //! answers the conditional request with 304, and the body follows if it is needed. The head of a
-//! response that must not be stored waits for its request too. A client can use such a response
-//! only if the request waits when the head arrives.
+//! response that must not be stored waits for a request too. A client can use such a response only
+//! if a request waits when the head arrives.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -137,8 +137,8 @@ impl Gateway {
     }
 
     /// Holds a new fetch back if its page demands it. Documents are exempt, since browsers request
-    /// most of them on each visit. Returns whether the fetch begins only because nearly all visits
-    /// transfer its resource.
+    /// most of them on each visit. Returns true if the fetch begins for one reason only: nearly all
+    /// visits transfer its resource.
     pub(super) fn hold_if_doubtful(&mut self, of: PageId, id: FetchId, kind: Kind) -> bool {
         let Some(page) = self.pages.get_mut(of) else {
             return false;
@@ -297,8 +297,8 @@ impl Gateway {
         }
     }
 
-    /// Handles the use that caches can make of a response. If the browser claimed the push, other
-    /// held fetches may begin.
+    /// Handles the news of the use that caches can make of a response. If the browser has claimed
+    /// the push, other held fetches may begin.
     pub(super) fn note_reuse(&mut self, now: Instant, id: FetchId, reuse: Reuse) {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;
@@ -317,8 +317,8 @@ impl Gateway {
         }
     }
 
-    /// Handles a claim that shows what the browser lacks, once the use is known that caches can
-    /// make of the response.
+    /// Handles a claim that shows a lack of the browser's cache, once the head has shown the use
+    /// that caches can make of the response.
     pub(super) fn note_sign(&mut self, now: Instant, page: PageId, id: FetchId, reuse: Reuse) {
         if reuse != Reuse::Never {
             if let Some(fetch) = self.fetches.get(id) {

@@ -172,8 +172,9 @@ impl Gateway {
         }
     }
 
-    /// Handles a report on the push of a followed target. Only a browser that uses it still
-    /// requests the target: others have it in their cache, or go to another scheme by themselves.
+    /// Handles a report on the push of a followed target. A browser that does not use the push
+    /// requests no target either: it has the target in its cache, or goes to another scheme by
+    /// itself.
     pub(super) fn note_target_fate(
         &mut self,
         hash: u32,

@@ -1,14 +1,14 @@
 //! The pushes of a session that wait for no claim, because nearly all visits transferred their
 //! resources.
 //!
-//! A browser with a full cache has no use for such pushes. The first page of a session that gets
-//! them shows whether that is so, and later pages get none before its reports. If none of its
-//! pushes can bring a report any more, the trial passes to a later page. It never passes back, so
-//! each page has at most one.
+//! A browser with a full cache has no use for such pushes. The first page that gets them is a trial
+//! of the session: later pages get none before its reports. If none of its pushes can bring a
+//! report any more, the trial passes to a later page. It never passes back to an earlier one, so
+//! each page has at most one trial.
 
 use super::table::PageId;
 
-/// The experience of a session with likely pushes.
+/// The experience of a session with these pushes, which are called likely.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum LikelyPushes {
     /// No likely push has left.

@@ -1,15 +1,15 @@
 //! The pushes that cost their origin a request for nothing.
 //!
-//! A push misses if its response may not be sent, or if the browser requests the resource all the
-//! same. The latter happens to responses that no cache may keep: they serve only a request that
-//! waits, and whose fields fit. Such a request may cross the promise, or carry a cookie that the
-//! push did not have. The predictor counts the misses of all users
-//! ([`crate::useless_pushes`]), and the next pages are promised without these resources.
+//! A push misses if its response may not be sent, or if the browser requests the resource in spite
+//! of it. The second case happens to responses that no cache may keep: they serve only a request
+//! that waits, and whose fields fit. Such a request may cross the promise, or carry a cookie that
+//! the push did not have. The predictor counts the misses of all users ([`crate::useless_pushes`]),
+//! and the next pages are promised without these resources.
 //!
 //! A push that a request has taken is no miss, and later requests for its resource do not change
 //! that. Only the client can compare a waiting request with the response. If the client refuses the
-//! response, it sends the request at once. So a request with other fields counts as a miss for a
-//! moment after such a head.
+//! response, it sends the request at once. A request with other fields therefore counts as a miss
+//! for `JOINED_PERIOD` after the head or the join.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

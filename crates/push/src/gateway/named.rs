@@ -2,8 +2,8 @@
 //! promised if earlier visits requested it.
 //!
 //! Scripts have many strings, and name resources that only some pages need. Hence a string alone
-//! promises nothing. The predictor knows which resources the page, its kind or its site has
-//! requested before, though too rarely for a push without a sign.
+//! promises nothing. The predictor knows the resources that the page, its kind or its site has
+//! requested before, but too rarely for a push without such a hint.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,8 @@
 //! The `Referer` of the requests for which a page's own bytes ask, until the predictor is told.
 //!
 //! A push may answer such a request, which then does not reach the gateway. The predictor has to
-//! know it all the same: the next visit's push leaves before these bytes are read.
+//! know the `Referer` of this request too: the next visit's push leaves before these bytes are
+//! read.
 
 use super::predictor::Predictor;
 use crate::referrers::NamedPart;

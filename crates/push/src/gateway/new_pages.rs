@@ -142,11 +142,11 @@ impl Gateway {
         policy.control.no_cache || (is_conditional && (policy.wants_validation() || !may_hold))
     }
 
-    /// Handles the head of the response at `url`. The target of a redirect is promised if it has
-    /// the same origin, and if the request that was redirected is known and can be repeated. The
-    /// cookies of any other origin are unknown, and a request that lacks a field can spend a URL
-    /// that is good for one request. The first other head of the page lets the needs of other users
-    /// be promised.
+    /// Handles the head of the response at `url`. The target of a redirect is promised if the
+    /// request that was redirected is known and can be repeated. The target must have the same
+    /// origin, or earlier visits must have shown its request (`known_targets`): cookies of other
+    /// origins are unknown. A request that lacks a field can spend a URL that is good for one
+    /// request. The first other head of the page lets the needs of other users be promised.
     pub(super) fn locate(
         &mut self,
         page: PageId,

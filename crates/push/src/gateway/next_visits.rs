@@ -1,5 +1,5 @@
-//! The second visit of one user to a page: the resources that the first one needed are requested
-//! together with the page, or with its head if the page changes cookies.
+//! The later visits of one user to a page: the resources that the last visit needed are requested
+//! together with the page. If the page changes cookies, they are requested when its head arrives.
 //!
 //! A conditional request for the page counts as a visit, but a reload does not. Neither do the
 //! requests of a script, a frame or a prefetch, by which another site could cause early requests.

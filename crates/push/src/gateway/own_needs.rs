@@ -3,8 +3,8 @@
 //! A session with one user remembers the requests that no promise has answered, such as those of
 //! scripts. They must be for style sheets, scripts or fonts that a cache can keep, since an image
 //! may be a vote or a counter. Their URLs must look like those of files (`static_urls`). Requests
-//! after a quiet period follow the user's actions, and are left out. After two such needs of a page
-//! were useless, the session learns no more of them for this page.
+//! after a quiet period follow the user's actions, and are left out. After two of these learned
+//! needs of a page were useless, the session learns no more for this page.
 //!
 //! With `Audience::OwnRequestsOnly`, the session requests nothing because a page names it. At the
 //! next visit to a page, it repeats the requests that the browser made for the last one: for style
@@ -12,7 +12,7 @@
 //! of the site thus hold for early requests too. Only the heads of responses are read, so a body
 //! may have any content coding.
 //!
-//! Only documents of the highest level are pages here. A frame can have another partition of
+//! Only documents of tabs, and not of frames, are pages here. A frame can have another partition of
 //! cookies and copies than the same document in a tab.
 
 use std::sync::Arc;

@@ -64,7 +64,8 @@ pub(super) struct Page {
     /// The browser's request, and its URL.
     request: Arc<RequestHead>,
     url: Arc<str>,
-    /// The cookies of the request that not all other requests to its site carry.
+    /// The cookies of the request whose paths are known, and which other requests to its site may
+    /// lack.
     pub(super) known_paths: Option<CookieChanges>,
     /// The `Accept` of the browser's earlier requests for images.
     pub(super) image_accept: Option<Arc<[u8]>>,
@@ -86,7 +87,7 @@ pub(super) struct Page {
     known: HashSet<String>,
     /// The promises that wait for the page's own stream, while that is open.
     pub(super) promises: Option<VecDeque<Promise>>,
-    /// The needs that the client is thought to hold.
+    /// The needs that the client is thought to have.
     pub(super) skipped: Vec<Need>,
     /// The hosts that the page's own bytes name.
     named_hosts: HashSet<String>,
@@ -96,7 +97,8 @@ pub(super) struct Page {
     has_too_many_hosts: bool,
     /// The needs of other users, of hosts that the page has not named yet.
     expected: Vec<Need>,
-    /// The resources that earlier visits requested too rarely for a promise without a sign.
+    /// The resources that earlier visits requested too rarely for a promise, unless a script names
+    /// them.
     possible: PossibleNeeds,
     /// The fields that scripts choose for requests, by URL.
     scripts: HashMap<String, Arc<ScriptFields>>,

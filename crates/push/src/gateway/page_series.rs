@@ -5,9 +5,9 @@
 //! request that waits with the same cookies, and the first response often sets a cookie. The pushes
 //! of the others then cost their origin requests for nothing. So two of a series are requested at
 //! first, and one of the counters. If caches may keep the first response, the others begin.
-//! Otherwise their promises are withdrawn, and no more of them are made. The first counter decides
-//! by its cookies instead: the others begin if the browser's requests for them will have no new
-//! one. A fetch that ends without a response makes room for the next one.
+//! Otherwise their promises are withdrawn, and no more of them are made. For counters, the cookies
+//! of the first response decide instead: the others begin if it changes no cookie. A fetch that
+//! ends without a response makes room for the next one.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -53,8 +53,8 @@ pub trait Predictor {
     /// Records the part of its page's URL that a request for a URL names in `Referer`.
     fn note_named_part(&mut self, _url: &str, _part: NamedPart) {}
 
-    /// Returns what the requests for a URL have named in `Referer`; `None` if none has come. A
-    /// resource of another site is then left to the markup of its page.
+    /// Returns the parts of page URLs that requests for a URL have named in `Referer`; `None` if no
+    /// request has come. A resource of another site is then left to the markup of its page.
     fn seen_referrers(&self, _url: &str) -> Option<SeenReferrers> {
         None
     }
@@ -179,14 +179,14 @@ pub trait Predictor {
     /// user.
     fn note_redirect(&mut self, _browser: u32, _redirect: &str, _target: &str, _is_known: bool) {}
 
-    /// Returns whether resources that nearly all visits transfer wait for no claim. See
-    /// [`LikelyBudget`](crate::likely_budget::LikelyBudget).
+    /// Returns whether the fetches of resources that nearly all visits transfer begin without a
+    /// claim. See [`LikelyBudget`](crate::likely_budget::LikelyBudget).
     fn permits_likely(&self) -> bool {
         false
     }
 
-    /// Records that a browser visits a page that its user has not come from, if all sessions belong
-    /// to one user. Returns the number of the visit.
+    /// Records that a browser visits a page, and that its request shows no earlier visit, if all
+    /// sessions belong to one user. Returns the number of the visit.
     fn begin_transfers(&mut self, _browser: u32, _page: &str) -> u32 {
         0
     }

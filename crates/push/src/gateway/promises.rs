@@ -244,7 +244,7 @@ impl Gateway {
         }
     }
 
-    /// Remembers a need that the client is thought to hold, in case it does not.
+    /// Remembers a need that the client is thought to have, in case it lacks it.
     fn skip(&mut self, id: PageId, need: Need) {
         let Some(page) = self.pages.get_mut(id) else {
             return;

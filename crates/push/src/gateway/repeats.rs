@@ -1,11 +1,11 @@
 //! The short responses of recent pushes, for requests that cross their promises on the path.
 //!
-//! A browser that has not received a promise yet requests the resource itself. The gateway then
-//! holds the response already, and needs no second request to the origin. A response is repeated
-//! once, to a request that its push would have answered. Caches must be permitted to use it without
-//! a validation (RFC 9111 section 4.2). A request whose condition the response confirms gets 304.
-//! The directives of the request count too (RFC 9111 section 5.2.1): a reload goes to the origin.
-//! The head of a check answers conditional requests only.
+//! A browser that has not received a promise yet requests the resource itself. The gateway then has
+//! the response already, and needs no second request to the origin. A response is repeated once, to
+//! a request that its push would have answered. Caches must be permitted to use it without a
+//! validation (RFC 9111 section 4.2). A request whose condition the response confirms gets 304. The
+//! directives of the request count too (RFC 9111 section 5.2.1): a reload goes to the origin. The
+//! head of a check answers conditional requests only.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

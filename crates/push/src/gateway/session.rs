@@ -158,12 +158,12 @@ pub struct Gateway {
     pub(super) view: Option<Box<PageView>>,
     /// The documents that may follow that page.
     pub(super) next: NextPages,
-    /// The last page for which needs were skipped, because the client was thought to hold them.
+    /// The last page for which needs were skipped, because the client was thought to have them.
     pub(super) skipping: Option<PageId>,
     pub(super) random: Random,
     pub(super) outputs: VecDeque<Output>,
     pub(super) counts: Counts,
-    /// True if the client has shown something that concerns later events: it takes pushes, has a
+    /// True if the client has shown a fact that matters for later events: it takes pushes, has a
     /// companion or opens HTTPS.
     pub(super) knows_client: bool,
     /// True if the session is over. Nothing is promised any more then.

@@ -66,8 +66,8 @@ impl SessionCookies {
     }
 
     /// Returns the cookies of the requests that a page causes, whose response makes these changes.
-    /// A browser that has never returned a cookie to the host may refuse the new ones too. The
-    /// requests of several users do without unknown cookies.
+    /// A browser that has never returned a cookie to the host may refuse the new ones too. With
+    /// several users, the requests leave out unknown cookies.
     pub(super) fn after(&mut self, request: &RequestHead, changes: Cookies) -> Cookies {
         match changes {
             Cookies::Changed(_) if !self.hosts.set(request) => Cookies::Unchanged,
@@ -91,7 +91,8 @@ impl SessionCookies {
         self.own.get_or_insert_default().paths.note(changes);
     }
 
-    /// Returns the cookies of a page's request that not all of its other requests carry.
+    /// Returns the cookies of a page's request whose paths are known, and which the page's other
+    /// requests may lack.
     pub(super) fn limited_by_paths(&self, request: &RequestHead) -> Option<CookieChanges> {
         self.own.as_ref()?.paths.of(request)
     }

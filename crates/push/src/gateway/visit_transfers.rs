@@ -4,7 +4,7 @@
 //! A visit begins with the request of a document that shows no earlier visit. Redirects belong to
 //! it, and so do the documents to which they lead. A resource counts as transferred if a request
 //! for it is answered with a body, or if the browser takes its push. A document whose request shows
-//! an earlier visit has transfers of its own, which do not count.
+//! an earlier visit begins a visit too, but the transfers of that visit do not count.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

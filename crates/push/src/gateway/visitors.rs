@@ -11,12 +11,13 @@
 //! | a cache could have kept the page with a validator, and the request has no condition | first |
 //! | none of these | unknown |
 //!
-//! The bodies of a first visit are sent at once. On all other visits they wait for claims: requests
-//! for promised resources that a cache can keep. Each claim releases more bodies than the last, and
-//! a few claims release all (see `claims`). A page of an unknown visit is treated as that of a
-//! returning visitor, unless the browser's cache was empty when the session began. Waiting costs a
-//! first visit one round trip, and a body that a cache holds costs its whole length. The bodies
-//! that nearly all visits transfer are therefore sent at once, if the browser has shown no return.
+//! The bodies of a first visit are sent at once. On all other visits they wait for claims of
+//! resources that a cache can keep. Each claim releases more bodies than the last, and a few claims
+//! release all (see `claims`). A page of an unknown visit is treated as that of a returning
+//! visitor, unless the browser's cache was empty when the session began. Waiting costs a first
+//! visit one round trip, and a body that a cache holds costs its whole length. The bodies that
+//! nearly all visits transfer are therefore sent at once, if the browser has not shown an earlier
+//! visit.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The visits of one user, which all sessions of this user share.
 //!
 //! Without a gateway, the visits of requests without an isolation key outlive their session if the
-//! user keeps them in a file. The owner of the file and each later session then hold the same
-//! visits, so that nothing has to be copied or joined.
+//! user keeps them in a file. The owner of the file and each later session then share the same
+//! visits, so that nothing has to be copied or merged.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

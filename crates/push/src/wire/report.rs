@@ -35,7 +35,7 @@ const REPORT_LEN: usize = 5;
 pub enum Report {
     /// The outcome of a push.
     Became(Fate, u32),
-    /// The browser received the response on an earlier session, and can still use it.
+    /// The browser has a response from an earlier session, and can still use it.
     Holds(u32),
 }
 

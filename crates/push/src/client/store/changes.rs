@@ -2,8 +2,8 @@
 //!
 //! A browser's cache drops the target of the request, and uses other fresh responses as before. A
 //! push stays if such a cache would have kept it: a style sheet, script, image or font with a
-//! lifetime. The responses that show the state of the site end, for each URL of the origin. These
-//! are documents and data, and the responses that must be validated or name no lifetime.
+//! lifetime. For each other URL of the origin, the push ends, because it may show the state of the
+//! site. These are documents, data, and responses that must be validated or name no lifetime.
 
 use tandem_http::RequestHead;
 

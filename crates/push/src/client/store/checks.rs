@@ -1,4 +1,4 @@
-//! The requests of browsers that have a copy: a pushed head answers them with 304 (RFC 9110 section
+//! The conditional requests of browsers, which a pushed head answers with 304 (RFC 9110 section
 //! 15.4.5).
 //!
 //! A check is a promise of HEAD. A conditional request waits for the head of the check, which the
@@ -44,7 +44,7 @@ impl PushStore {
         true
     }
 
-    /// Answers the request of a browser that holds a copy of the push. The body is of no use.
+    /// Answers the request of a browser that has a copy of the response. The body is of no use.
     pub(super) fn confirm(&mut self, id: PushId, head: ResponseHead) -> Option<Serve> {
         let pushed = self.pushes.get_mut(&id)?;
         let phase = Phase::Confirmed(Some(Box::new(head)));

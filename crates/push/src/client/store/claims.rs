@@ -17,7 +17,7 @@ struct RequestTraits<'a> {
     is_conditional: bool,
     /// True for a reload: the request wants a response that its origin has confirmed.
     is_reload: bool,
-    /// True if the whole response must have arrived.
+    /// True if a push serves the request only once its whole response has arrived.
     complete_only: bool,
 }
 

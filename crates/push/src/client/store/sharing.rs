@@ -7,9 +7,9 @@
 //! A push is cancelled once all its requests are gone.
 //!
 //! Only a response with a lifetime and without `Set-Cookie` serves several requests (RFC 9111
-//! sections 4 and 7.3): its origin may give each request another token or session. The copy of any
-//! other is dropped when the head arrives, and its request is sent to the gateway again. A copy is
-//! also dropped once no request is left for which it was kept.
+//! sections 4 and 7.3): its origin may give each request another token or session. If the head
+//! shows another response, the copy is dropped, and its request is sent to the gateway again. A
+//! copy is also dropped once no request is left for which it was kept.
 
 use std::time::Instant;
 

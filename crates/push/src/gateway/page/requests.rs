@@ -78,14 +78,17 @@ impl Page {
         via.unwrap_or_else(|| self.document_url())
     }
 
-    /// Limits the `Referer` of a learned need to that of earlier requests, which `seen` tells if
-    /// any has come. For the origin of its source, the last one counts: the origin learns nothing
-    /// that it does not know. For others, the least counts.
+    /// Limits the `Referer` of a learned need to that of earlier requests. `seen` holds these, if
+    /// any has come. If the resource has the origin of its source, the last request counts: the
+    /// origin learns nothing new. Otherwise the request that named the least counts.
     ///
-    /// Returns false if the need is left to the page's own bytes. That is so for an unknown
-    /// resource of another site, and if only some requests to another origin had less. It is so too
-    /// if the request would name the origin of the page in `Origin`, but nothing in `Referer`: the
-    /// mode is that of other pages.
+    /// Returns false in these cases, which leave the need to the page's own bytes:
+    ///
+    /// - No request for the resource was seen, and the resource is of another site.
+    /// - Some earlier request to another origin named less than the page permits, and the last one
+    ///   named more than that request.
+    /// - The request would name the page's origin in `Origin`, and nothing in `Referer`. Its mode
+    ///   may then be one that only other pages use.
     pub(in super::super) fn limit_referrer(
         &self,
         need: &mut Need,
