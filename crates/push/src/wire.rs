@@ -27,9 +27,9 @@
 //! began. A gateway of another implementation finds no origin of this name. The client sends it at
 //! most one such request in each session.
 //!
-//! A report tells the gateway no more than it would see without push. If the user allows it
-//! (`--push-digest`), the first reports list the responses that the browser received on earlier
-//! sessions and can still use.
+//! A report tells the gateway no more than it would see without push. With `--push-digest`, the
+//! first reports also list the responses that the browser received on earlier sessions and can
+//! still use.
 
 mod companion;
 mod next_push;

@@ -8,7 +8,7 @@ use super::driver::Owner;
 use super::over_streams::StreamsDriver;
 use crate::error::Error;
 
-/// The number of datagrams that are moved in each direction before other streams get their turn.
+/// The number of datagrams that are moved in each direction before streams are served.
 const BATCH: usize = 64;
 
 impl<O: Owner> StreamsDriver<O> {

@@ -34,7 +34,7 @@ const FAST_WRITE: usize = 128 << 10;
 /// The time that a session which has ended waits for the other end to close.
 const LINGER: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// The number of consecutive reads before the exchanges get their turn.
+/// The number of consecutive reads before the exchanges run.
 const READS_PER_TURN: usize = 8;
 
 /// The size in bytes of the core's control output (heads, resets, credit) at which a server stops
@@ -81,8 +81,8 @@ pub(super) struct Driver<O> {
     unsent: Option<Unsent>,
     /// The watch over the kernel's BBR, which is `None` until the first write as well.
     probe_rtt: Option<ProbeRtt>,
-    /// True while the backlog has at least [`BACKLOG`] bytes: no input is read until the client
-    /// takes queued output.
+    /// True while at least [`BACKLOG`] bytes of control output wait. The driver then reads no input
+    /// until the client has taken some of them.
     deaf: bool,
     /// The number of consecutive writes that emptied `out`.
     whole_writes: u32,

@@ -89,7 +89,8 @@ struct Sending {
 pub(super) enum Written {
     /// The carrier takes no more at present.
     Blocked,
-    /// The carrier has everything. The core may give more if it was waiting.
+    /// The carrier has taken all output. If `was_waiting` is true, the core waited for that, and
+    /// may give more.
     All { was_waiting: bool },
     /// The peer has stopped the stream.
     Stopped(Code),
@@ -121,7 +122,7 @@ pub(super) struct StreamHalves {
     pub(super) priority: Priority,
     /// True for a stream of the session itself that has written.
     pub(super) is_critical: bool,
-    /// The turn in which the core has last chosen the stream.
+    /// The number of the core's last choice of the stream.
     pub(super) turn: u64,
 }
 

@@ -1,7 +1,8 @@
 //! The end of a session over many streams: the last bytes reach the peer before the carrier closes.
 //!
 //! A carrier holds bytes that it has taken from the core, and discards them when it is closed. A
-//! session that has ended regularly therefore waits as long as the peer acknowledges data.
+//! session that has ended regularly therefore waits until the peer has its last bytes, as long as
+//! the peer acknowledges data.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -37,8 +38,8 @@ impl<O: Owner> StreamsDriver<O> {
         }
     }
 
-    /// Waits until the peer has all messages that have ended. A peer that acknowledges nothing for
-    /// some time does not hold the session.
+    /// Waits until the peer has all messages that have ended. If the peer acknowledges nothing for
+    /// some time, the session does not wait for it.
     async fn deliver(&mut self) {
         let until = Instant::now() + LINGER;
         while Instant::now() < until {

@@ -16,8 +16,8 @@
 //! path, because the carrier has one.
 //!
 //! Each driver asks the core for output only when its path or carrier has room, and for a little at
-//! a time. The core thus chooses the next stream as late as possible. All exchanges that run in one
-//! turn of the event loop share one write.
+//! a time. The core thus chooses the next stream as late as possible. A *turn* is one run of a
+//! driver's task: all exchanges that ran before it share its write.
 
 mod client;
 mod clock;
@@ -186,13 +186,13 @@ struct Shared {
     answered_in: Cell<Duration>,
     /// The start of the dial, at a client over many streams.
     dialled: Cell<Option<Instant>>,
-    /// The state of the carrier's handshake, before whose end only some requests may be sent.
+    /// The state of the carrier's handshake. Before its end, only some requests may be sent.
     early: Early,
     /// True once this end accepts no more exchanges: the session ends with those under way.
     draining: Cell<bool>,
-    /// True if this end closed the session because it was idle.
+    /// True if this end closed the session because the session was idle.
     idled_out: Cell<bool>,
-    /// The answers of the other end to [`ping::QUESTION`].
+    /// The number of answers of the other end to [`ping::QUESTION`].
     answers: Cell<u64>,
     /// True once the session is given up, because its path is lost.
     is_lost: Cell<bool>,
@@ -356,8 +356,8 @@ impl Shared {
         }
     }
 
-    /// Puts input into its stream, which is complete if this is the `end`. Data for a stream
-    /// that has ended is dropped, and its bytes return to the peer's flow-control window.
+    /// Puts input into its stream. If `end` is true, it is the last input of the stream. Data for a
+    /// stream that has ended is dropped, and its bytes return to the peer's flow-control window.
     fn deliver(&self, id: StreamId, inbound: Option<Inbound>, end: bool, other_end: Side) {
         let mut streams = self.streams.borrow_mut();
         let Some(stream) = streams.get_mut(&id).filter(|stream| !stream.failed) else {
@@ -500,5 +500,5 @@ impl Shared {
 }
 
 /// The capacity of a table of streams that is freed with its last stream. A larger table is freed
-/// at the next timeout, because a session with many streams at once will soon have as many again.
+/// at the next timeout only, because the session may soon have as many streams again.
 const FEW_STREAMS: usize = 8;

@@ -11,9 +11,9 @@
 //! The streams of the session itself need no room, since others depend on them. The driver writes
 //! their output at once, and again when the carrier wakes one that it has blocked.
 //!
-//! A head has its turn before all content, but the head of a push leaves with its content. If the
-//! carrier blocks the stream of a head, the rest of the head takes the place of the content. It
-//! then waits for more urgent streams.
+//! Heads leave before all content, except the head of a push, which leaves with its content. If the
+//! carrier blocks the stream of a head, the rest of the head gets the place of the content. The
+//! rest then waits for more urgent streams.
 //!
 //! [`Streams::poll_room`]: crate::carrier::Streams::poll_room
 
@@ -25,21 +25,20 @@ use super::halves::StreamHalves;
 use super::over_streams::StreamsDriver;
 use crate::error::Error;
 
-/// The place of a stream that holds output; the lowest goes first. It consists of the place that
-/// the core gives the content, the turn in which the core has chosen the stream, and the stream's
-/// number.
+/// The place of a stream that holds output; the lowest goes first. It consists of the urgency (plus
+/// one, after heads), the number of the core's choice of the stream, and the stream's number.
 type Place = (u8, u64, u64);
 
 /// The streams that hold output and may go on writing.
 #[derive(Default)]
 pub(super) struct HeldStreams {
     places: BTreeSet<Place>,
-    /// The number of turns that the core has given.
+    /// The number of choices that the core has made so far.
     turns: u64,
 }
 
 impl HeldStreams {
-    /// Notes that the core has chosen the stream, whose output of this turn may be held.
+    /// Notes that the core has chosen the stream. The carrier may take its output later.
     fn choose(&mut self, stream: &mut StreamHalves) {
         self.turns += 1;
         stream.turn = self.turns;
@@ -54,7 +53,7 @@ impl HeldStreams {
         self.places.insert(place(id, stream));
     }
 
-    /// Finds the place of a stream again, after a change by `change`.
+    /// Applies a change to a stream, and moves the stream to its new place.
     pub(super) fn update(
         &mut self,
         id: u64,
@@ -97,7 +96,7 @@ impl<O: Owner> StreamsDriver<O> {
                 self.fill(id)?;
                 continue;
             }
-            // What was written may have let the core open the streams of more pushes.
+            // After the last writes, the core may want to open the streams of more pushes.
             if self.wants_to_open() {
                 self.open(cx)?;
             }

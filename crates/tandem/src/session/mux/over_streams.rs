@@ -34,9 +34,9 @@ use crate::carrier::{CarrierStream, Code, Direction, Streams};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::session::Drain;
 
-/// The number of consecutive reads of a stream before other streams get their turn.
+/// The number of consecutive reads of a stream before other streams are read.
 const READS_PER_STREAM: usize = 4;
-/// The number of rounds before the exchanges get their turn.
+/// The number of rounds of reads and writes before the exchanges run.
 const ROUNDS_PER_TURN: usize = 8;
 
 /// Drives one session over its carrier. [`StreamsDriver::run`] resolves when the session is over.

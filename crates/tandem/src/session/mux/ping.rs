@@ -7,5 +7,5 @@ pub(super) const DURING_EXCHANGE: u32 = 0x7a9d;
 /// Probes a session that was idle, or a path that delivers no datagrams.
 pub(super) const AFTER_SILENCE: u32 = 0x7a9e;
 
-/// Asks a session for an answer before others use it, or after a move to another network.
+/// Asks for an answer before other requests use a session, or after a move to another network.
 pub(super) const QUESTION: u32 = 0x7a9f;

@@ -3,8 +3,8 @@
 //! Once its shortest round trip is ten seconds old, BBR limits itself to four packets for a round
 //! trip and 200 ms. On a path of 490 ms this costs 7 % of the rate. While the round trips are
 //! nearly as short as ever, there is no queue to drain, and the measurement finds nothing. A
-//! restarted control takes the shortest round trip of the connection, which is good for ten more
-//! seconds.
+//! restart of the congestion control (the *control*) avoids it: BBR then takes the shortest round
+//! trip of the connection, which is valid for ten more seconds.
 //!
 //! Every sixth measurement takes place, because the path may have become longer.
 //!
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 use crate::path::{BbrPhase, BbrState, Facts};
 
-/// The age of the shortest round trip from which on the control may restart.
+/// The age of the shortest round trip after which the control may restart.
 const FROM: Duration = Duration::from_secs(7);
 
-/// The age at which the measurement has taken place. The age counts from the first write, and the
-/// handshakes before it took some round trips.
+/// The age after which BBR has surely measured again. The first age counts from the first write,
+/// although the handshakes before it took some round trips.
 const UNTIL: Duration = Duration::from_secs(11);
 
 /// The length of a cycle of `PROBE_BW`, in shortest round trips. The control tries a higher rate in
@@ -35,9 +35,9 @@ const LOOK: Duration = Duration::from_millis(200);
 /// the queue of the start-up drains, a busy session pauses for up to a second.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The round trips with which a restart pays. With shorter ones, a measurement costs too little.
-/// With longer ones, the start and a cycle of `PROBE_BW` take ten seconds, and a measurement delays
-/// the cycle.
+/// The range of round trips in which a restart pays. With shorter ones, a measurement costs too
+/// little. With longer ones, the start and a cycle of `PROBE_BW` take ten seconds, and a
+/// measurement delays the cycle.
 const ROUND_TRIPS: RangeInclusive<Duration> =
     Duration::from_millis(80)..=Duration::from_millis(800);
 
@@ -59,9 +59,9 @@ pub(super) struct ProbeRtt {
     limited: bool,
     /// The bandwidth that the control knows, in bytes per second.
     bandwidth: u64,
-    /// The time since which the control could have found more bandwidth.
+    /// The start of the cycle of `PROBE_BW` that will show whether there is more bandwidth.
     tries: Instant,
-    /// The segments sent and sent again by the time `since`.
+    /// The numbers of segments sent and retransmitted before `since`.
     sent: u32,
     sent_again: u32,
 }
@@ -164,8 +164,8 @@ impl ProbeRtt {
         Step::Restart(state.bandwidth)
     }
 
-    /// Notes the bandwidth, and the time after which a cycle of `PROBE_BW` shows that there is no
-    /// more.
+    /// Notes the bandwidth, and the start of the cycle of `PROBE_BW` that will show whether there
+    /// is more.
     fn notes_growth(&mut self, state: &BbrState, now: Instant) {
         let starts = state.phase == BbrPhase::Starting;
         // A single try raises the rate by a quarter. Less is noise.
@@ -188,8 +188,8 @@ impl ProbeRtt {
 
     /// Returns true if a measurement would cost much and find nothing.
     fn is_needless(&self, state: &BbrState, now: Instant) -> bool {
-        // A control that has met a policer forgets that at a restart. Frequent losses are a sign of
-        // one.
+        // At a restart, a control forgets that it has met a policer. Frequent losses are a sign of
+        // a policer.
         let again = u64::from(state.sent_again.wrapping_sub(self.sent_again));
         let few_losses = again * 50 <= u64::from(state.sent.wrapping_sub(self.sent));
         state.phase == BbrPhase::Steady

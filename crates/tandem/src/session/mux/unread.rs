@@ -95,8 +95,8 @@ impl<O: Owner> StreamsDriver<O> {
             }
             let ids = unread.iter().map(|(_, id)| *id);
             self.shared.note_unread(ids.clone(), &mut self.looks, now);
-            // A paused session reads no stream at all. Unread streams without content do not count
-            // here.
+            // The carrier counts unread streams with content only. Without memory, a session reads
+            // no stream at all.
             let holding = self.looks.seen.len();
             let is_full = self.carrier.hold_unread(holding) || self.shared.starves(ids);
             let Some(id) = self.looks.idle(now).filter(|_| is_full) else {

@@ -6,8 +6,8 @@
 //! before it writes half of the limit.
 //!
 //! Each question is a system call, and the smaller writes cost more calls. A session asks nothing
-//! while the path carries 64 KiB in 20 ms, since a full buffer then costs little time. This stays
-//! so when the session has nothing to send. It asks again after the socket has refused bytes for a
+//! while the path carries 64 KiB in 20 ms, since a full buffer then costs little time. It does not
+//! begin to ask when it has nothing to send. It asks again after the socket has refused bytes for a
 //! noticeable time.
 //!
 //! Over BBR the limit of the socket follows the rate. With a lower limit, the socket can run dry
@@ -32,7 +32,7 @@ const SHARE: u64 = 96;
 const MOST: u32 = 256 << 10;
 
 /// The size up to which the kernel fills its last buffer. A limit of this size or more holds
-/// without questions.
+/// without asking for room.
 const BUFFER: u32 = 64 << 10;
 
 /// The bytes of one measurement that prove a rate at which the limit is a whole [`BUFFER`].

@@ -11,7 +11,7 @@ use super::Shared;
 use crate::error::{Retry, Side};
 use crate::exchange::{Body, Chunk};
 
-/// The time without data from the browser's side after which a half-closed tunnel is given up.
+/// The time without data from the near end after which a half-closed tunnel is given up.
 const HALF_CLOSED: Duration = Duration::from_secs(60);
 
 /// The progress of a task that sends a request body.

@@ -1,7 +1,8 @@
 //! Measures a session for its observation points ([`crate::probe`]) while they are watched.
 //!
 //! It measures how long bodies wait in the core, and how long they wait for each flow-control
-//! window. It also measures how long exchanges wait for the other end, and input for its reader.
+//! window. It also measures how long exchanges wait for the other end, and how long input waits for
+//! its reader.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
