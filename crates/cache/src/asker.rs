@@ -6,6 +6,9 @@
 //! | `Accept-Encoding` | a request must accept the content coding of the response |
 //! | `Cookie`, `Authorization` | in a private cache, except with `public` or `s-maxage` |
 //! | all other fields of a browser | in a private cache: several browsers may share its session |
+//!
+//! Fields named `tandem-*` are those of the pair, and the requests for pushes lack them. Only the
+//! number of a connection that has logged in is compared.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -37,6 +40,12 @@ const IGNORED: [&[u8]; 21] = [
     b"te",
     b"upgrade-insecure-requests",
 ];
+
+/// The prefix of the pair's own fields.
+const OF_PAIR: &[u8] = b"tandem-";
+
+/// The pair's field with the number of a connection that has logged in.
+const LOGGED_IN: &[u8] = b"tandem-auth-connection";
 
 /// The fields that a cache compares besides the content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +111,14 @@ impl Asker {
         self.accepts_coding
     }
 
+    /// Returns true if a request with these fields has the credentials of the request, or anyone's
+    /// may.
+    pub(crate) fn has_credentials_of(&self, asked: &Fields) -> bool {
+        self.fields
+            .as_ref()
+            .is_none_or(|own| own.has_credentials_of(asked))
+    }
+
     /// Returns true if a request with the fields `asked` may get the response, which has the fields
     /// `response`.
     pub(crate) fn is_like(&self, asked: &Fields, response: &Fields) -> bool {
@@ -112,10 +129,12 @@ impl Asker {
 
 impl AskerFields {
     fn are_in(&self, asked: &Fields) -> bool {
-        self.browser == browser(&self.secret, asked)
-            && self
-                .credentials
-                .is_none_or(|own| own == credentials(&self.secret, asked))
+        self.browser == browser(&self.secret, asked) && self.has_credentials_of(asked)
+    }
+
+    fn has_credentials_of(&self, asked: &Fields) -> bool {
+        self.credentials
+            .is_none_or(|own| own == credentials(&self.secret, asked))
     }
 }
 
@@ -129,7 +148,40 @@ fn credentials(secret: &RandomState, asked: &Fields) -> u64 {
 fn browser(secret: &RandomState, asked: &Fields) -> u64 {
     asked
         .iter()
-        .filter(|field| !IGNORED.contains(&field.name))
+        .filter(|field| is_compared(field.name))
         .map(|field| secret.hash_one((field.name, field.value)))
         .fold(0, u64::wrapping_add)
+}
+
+/// Returns true if a field with this name is one by which browsers differ.
+fn is_compared(name: &[u8]) -> bool {
+    !IGNORED.contains(&name) && (!name.starts_with(OF_PAIR) || name == LOGGED_IN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(list: &[(&str, &str)]) -> Fields {
+        list.iter().copied().collect()
+    }
+
+    #[test]
+    fn only_a_login_of_the_pair_is_compared() {
+        let (secret, response) = (RandomState::new(), Fields::default());
+        let agent = ("user-agent", "b");
+        let asker = Asker::new(&secret, &fields(&[agent]), &response, Compared::Browser);
+        for name in ["tandem-opened", "tandem-asked-again", "tandem-crossed"] {
+            assert!(
+                asker.is_like(&fields(&[agent, (name, "1")]), &response),
+                "{name}"
+            );
+        }
+        for other in [("tandem-auth-connection", "1"), ("dnt", "1")] {
+            assert!(
+                !asker.is_like(&fields(&[agent, other]), &response),
+                "{other:?}"
+            );
+        }
+    }
 }

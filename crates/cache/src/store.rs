@@ -232,7 +232,9 @@ impl Store {
         only: Option<u64>,
         stored: Arc<Stored>,
     ) {
-        let is_replaced = |it: &Kept| it.is_open_to(only) && it.fits(asked);
+        let is_replaced = |it: &Kept| {
+            it.is_open_to(only) && (it.fits(asked) || it.is_outdated_by(&stored, asked))
+        };
         resource.variants.retain(|variant| !is_replaced(variant));
         if resource.variants.len() >= MAX_VARIANTS {
             resource.variants.remove(0);

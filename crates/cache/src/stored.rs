@@ -316,6 +316,28 @@ impl Stored {
             && self.asker.is_like(asked, response)
     }
 
+    /// Returns true if `newer`, the response to a later request with the fields `asked`, shows that
+    /// this response is out of date: both have the same credentials, coding and fields of `Vary`,
+    /// and other validators. Requests of a browser and of a push can differ in further fields (RFC
+    /// 9111 section 4: a cache uses the most recent response).
+    pub(crate) fn is_outdated_by(&self, newer: &Self, asked: &Fields) -> bool {
+        let (old, new) = (&self.head, &newer.head);
+        let differs = |name| match (old.fields.get(name), new.fields.get(name)) {
+            (Some(before), Some(after)) => before != after,
+            _ => false,
+        };
+        let is_same = |name| old.fields.get(name) == new.fields.get(name);
+        self.started <= newer.started
+            && old.status < 400
+            && new.status < 400
+            && is_same("content-encoding")
+            && is_same("vary")
+            && is_for_site(old) == is_for_site(new)
+            && (differs("etag") || (!old.fields.contains("etag") && differs("last-modified")))
+            && vary::selects(&old.fields, &self.request, asked)
+            && self.asker.has_credentials_of(asked)
+    }
+
     /// Returns true if the response, which has just arrived, may serve another request that waited
     /// for it (RFC 9111 section 4).
     pub fn serves_waiting(&self, request: &RequestHead, now: Now) -> bool {

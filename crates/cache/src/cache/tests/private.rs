@@ -220,3 +220,33 @@ fn error_serves_requests_of_the_same_browser() {
     assert!(matches!(received, Received::Stored(_)));
     assert_eq!(world.served(&[("user-agent", "browser")]), None);
 }
+
+#[test]
+fn reload_removes_the_older_response_of_a_push() {
+    let response = |tag| [FRESH, ("etag", tag)];
+    let (push, browser) = ([("dnt", "1")], [("dnt", "1"), ("sec-fetch-mode", "cors")]);
+    let with = |field| [&browser[..], &[field]].concat();
+    for (field, later, kept) in [
+        (("cache-control", "no-cache"), response("\"2\""), None),
+        // The content has not changed, or another user has asked.
+        (("cache-control", "no-cache"), response("\"1\""), Some("1")),
+        (("cookie", "a=b"), response("\"2\""), Some("1")),
+    ] {
+        let mut world = World::new(Sharing::Private, 1);
+        world.store(&push, &response("\"1\""), "1");
+        world.store(&with(field), &later, "2");
+        assert_eq!(world.served(&push).as_deref(), kept, "{field:?} {later:?}");
+    }
+}
+
+#[test]
+fn fields_of_the_pair_do_not_split_responses() {
+    let mut world = World::new(Sharing::Private, 1);
+    world.store(&[("dnt", "1")], &[FRESH], "of a push");
+    let browser = [("dnt", "1"), ("tandem-opened", "example.org")];
+    assert_eq!(world.served(&browser).as_deref(), Some("of a push"));
+    assert_eq!(
+        world.served(&[("dnt", "1"), ("tandem-auth-connection", "1")]),
+        None
+    );
+}
