@@ -1,11 +1,19 @@
-//! The waiting pushes that a request with an unsafe method outdates (RFC 9111 section 4.4).
+//! The waiting pushes that an unsafe request or a newer response outdates (RFC 9111 sections 4 and
+//! 4.4).
 //!
-//! A browser's cache drops the target of the request, and uses other fresh responses as before. A
-//! push stays if such a cache would have kept it: a style sheet, script, image or font with a
-//! lifetime. For each other URL of the origin, the push ends, because it may show the state of the
-//! site. These are documents, data, and responses that must be validated or name no lifetime.
+//! A response to a request that left after the push had arrived is newer than the push. The push
+//! ends if the validators show another version. Without validators, it ends if the request was a
+//! reload.
+//!
+//! After a request with an unsafe method, a browser's cache drops the target of the request, and uses other fresh
+//! responses as before. A push stays if such a cache would have kept it: a style sheet, script,
+//! image or font with a lifetime. For each other URL of the origin, the push ends, because it may
+//! show the state of the site. These are documents, data, and responses that must be validated or
+//! name no lifetime.
 
-use tandem_http::RequestHead;
+use std::time::Instant;
+
+use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use super::sharing::is_shareable;
 use super::{ArrivedResponse, KeptPush, Phase, PushStore, Target};
@@ -29,6 +37,28 @@ impl PushStore {
                 kept.precedes_change |= kept.response.is_none();
             }
         }
+    }
+
+    /// Handles the response to a request of the browser that left at `sent`. Drops a push of the
+    /// same URL that had arrived before, if the response is another version.
+    pub fn note_newer_response(
+        &mut self,
+        sent: Instant,
+        request: &RequestHead,
+        head: &ResponseHead,
+    ) {
+        if self.waiting.is_empty() || request.method != Method::Get || head.status != 200 {
+            return;
+        }
+        let of = Target::of(request);
+        let is_reload = is_reload(&request.fields);
+        self.drop_waiting(|target, kept, _| {
+            *target == of
+                && kept.response.as_ref().is_some_and(|response| {
+                    response.arrived <= sent
+                        && is_other_version(&response.head.fields, &head.fields, is_reload)
+                })
+        });
     }
 
     /// Drops all waiting responses of an origin, since its site has cleared them.
@@ -69,4 +99,26 @@ impl KeptPush {
 /// Returns whether a browser's cache keeps a response fresh, and the response is part of a page.
 fn is_lasting(response: &ArrivedResponse) -> bool {
     is_shareable(response) && is_part_of_page(&response.head)
+}
+
+/// Returns whether a request asks for a response that its origin has just validated.
+fn is_reload(request: &Fields) -> bool {
+    let is_named = |value: &[u8]| {
+        [&b"no-cache"[..], b"max-age=0"]
+            .iter()
+            .any(|directive| value.eq_ignore_ascii_case(directive))
+    };
+    request.get_all("cache-control").any(is_named)
+}
+
+/// Returns whether the fields of a newer response show another version than those of an older one.
+/// Without validators, `assumed` decides.
+fn is_other_version(older: &Fields, newer: &Fields, assumed: bool) -> bool {
+    for name in ["etag", "last-modified"] {
+        match (older.get(name), newer.get(name)) {
+            (None, None) => {}
+            (before, after) => return before != after,
+        }
+    }
+    assumed
 }

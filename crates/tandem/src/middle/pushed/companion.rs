@@ -41,6 +41,7 @@ pub(super) async fn accompany(
     };
     let stage = Rc::clone(&shared);
     let mut reply = Reply::new(Observed {
+        sent: Instant::now(),
         reply: shared.next.call(exchange),
         request: None,
         hints: Vec::new(),

@@ -199,6 +199,7 @@ impl PushedShared {
             self.open_companion(&isolation, mark);
         }
         Reply::new(Observed {
+            sent: Instant::now(),
             request: Some(Arc::clone(request)),
             hints: Vec::new(),
             takes_reference,
@@ -213,6 +214,20 @@ impl PushedShared {
         let sessions = self.sessions.borrow().get(isolation).cloned();
         for pushes in sessions.unwrap_or_default() {
             pushes.note_unsafe_request(request);
+        }
+    }
+
+    /// Drops a stored answer that is older than a response to a request, which left at `sent`.
+    fn note_newer_response(
+        &self,
+        isolation: &Isolation,
+        sent: Instant,
+        request: &RequestHead,
+        head: &ResponseHead,
+    ) {
+        let sessions = self.sessions.borrow().get(isolation).cloned();
+        for pushes in sessions.unwrap_or_default() {
+            pushes.note_newer_response(sent.into_std(), request, head);
         }
     }
 
@@ -300,6 +315,8 @@ struct Observed {
     reply: Reply,
     shared: Rc<PushedShared>,
     isolation: Isolation,
+    /// The time at which the request left.
+    sent: Instant,
     /// The request, unless it is the companion's.
     request: Option<Arc<RequestHead>>,
     /// The promises before the head, as fields for the browser.
@@ -387,6 +404,10 @@ impl Observed {
                 let digest = shared.digest(&self.isolation);
                 let now = Instant::now().into_std();
                 digest.note(now, request, head);
+            }
+            // A reference names a push, and is no response of the origin.
+            if !head.fields.contains(CROSSED_FIELD) {
+                shared.note_newer_response(&self.isolation, self.sent, request, head);
             }
             if clears(SiteData::Cache, request, head) {
                 shared.clear_origin(&self.isolation, request);

@@ -319,6 +319,16 @@ impl SessionPushes {
         }
     }
 
+    /// Notes a response to a request that left at `sent`.
+    pub(super) fn note_newer_response(
+        &self,
+        sent: std::time::Instant,
+        request: &RequestHead,
+        head: &ResponseHead,
+    ) {
+        self.with_store(|store| store.note_newer_response(sent, request, head));
+    }
+
     /// Notes a response to the browser that is no push.
     pub(super) fn note_response(&self, request: &RequestHead, head: &ResponseHead) {
         let store = &mut self.state.borrow_mut().store;

@@ -118,3 +118,37 @@ fn unsafe_request_leaves_other_origins() {
     scene.store.note_unsafe_request(&elsewhere);
     assert!(scene.ask("/a").is_some());
 }
+
+#[test]
+fn newer_response_of_another_version_ends_a_push() {
+    let tag = |tag| [LASTING, ("etag", tag)];
+    let reload = ("cache-control", "no-cache");
+    let (first, second) = (tag("\"1\""), tag("\"2\""));
+    for (pushed, newer, asked, is_kept) in [
+        (&first[..], &second[..], &[][..], false),
+        (&first, &first, &[reload], true),
+        (&first, &[LASTING], &[], false),
+        (&[LASTING], &[LASTING], &[], true),
+        (&[LASTING], &[LASTING], &[reload], false),
+    ] {
+        for is_later in [true, false] {
+            let mut scene = Scene::new(LIMITS);
+            let before = scene.now;
+            scene.pass(Duration::from_secs(1));
+            scene.push("/a", pushed, "x");
+            let request = RequestHead {
+                fields: asked.iter().copied().collect(),
+                ..get("/a")
+            };
+            let sent = if is_later { scene.now } else { before };
+            scene.store.note_newer_response(sent, &request, &ok(newer));
+            assert_consistent(&scene.store);
+            let is_served = scene.ask("/a").is_some();
+            assert_eq!(
+                is_served,
+                is_kept || !is_later,
+                "{pushed:?} {newer:?} {asked:?}"
+            );
+        }
+    }
+}
