@@ -27,8 +27,9 @@ enum FieldRule {
     Accept,
     /// Both requests must come from the same origin by CORS, or any origin may read the response.
     Origin,
-    /// The page that caused the gateway's request must be of the same origin. A request from a page
-    /// of the target's own origin needs a response that such a page caused.
+    /// The page that caused the gateway's request must be of the same origin, and of the target's
+    /// own origin for a request from there. A response to a request that names no page serves only
+    /// requests that name none.
     Referrer,
     /// The destination must be of the use for which the gateway requested the response, if that is
     /// known (see [`Metadata::fits`]).

@@ -110,7 +110,9 @@ impl Gateway {
         for need in needs {
             if let Some(page) = self.pages.get_mut(page) {
                 names_new_host |= page.name_host(url::authority(&need.url), hosts);
-                self.named_referrers.note(&need.url, page.named_part(&need));
+                if let Some(part) = page.named_part(&need) {
+                    self.named_referrers.note(&need.url, part);
+                }
             }
             self.promise_if_wanted(page, need, Source::Page);
         }

@@ -126,14 +126,14 @@ impl RequestHashes {
     }
 
     /// Returns whether the response to this request may serve `other` as far as `Referer` decides.
-    /// Both must name the same origin, or this one must name `target`, the origin of the URL. A
-    /// missing referrer fits any other, except that a request without one does not serve a request
-    /// of a page of `target`: origins answer links from their own pages in another way.
+    /// Both must name the same origin, or this one must name `target`, the origin of the URL. This
+    /// one may also name a page if `other` names none, but not the reverse: origins answer links of
+    /// their own pages in another way, and some refuse an image to requests that name no page.
     pub fn fits_referrer(self, other: Self, target: &str) -> bool {
         let target = origin_hash(target.as_bytes());
         match (self.names_page(), other.names_page()) {
             (true, true) => [target, other.referrer].contains(&self.referrer),
-            (false, true) => other.referrer != target,
+            (false, true) => false,
             (_, false) => true,
         }
     }
@@ -319,7 +319,11 @@ mod tests {
         assert!(here.fits_referrer(page("http://here/"), target));
         assert!(here.fits_referrer(page("http://here?q"), target));
         assert!(!here.fits_referrer(there, target));
-        assert!(here.fits_referrer(none, target) && none.fits_referrer(here, target));
+        assert!(here.fits_referrer(none, target));
+        assert!(
+            !none.fits_referrer(here, target),
+            "origins may answer requests that name no page with another image"
+        );
         let own = page("http://h/page");
         assert!(own.fits_referrer(none, target) && none.fits_referrer(none, target));
         assert!(

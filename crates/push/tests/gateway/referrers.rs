@@ -5,6 +5,7 @@ use std::time::Duration;
 use tandem_http::Method;
 use tandem_push::gateway::{Config, Predictor as _};
 
+use crate::copies::unmodified;
 use crate::needs::Needs;
 use crate::origin::{Page, page};
 use crate::pair::Pair;
@@ -128,6 +129,38 @@ fn error_without_referrer_serves_no_request_with_one() {
         pair.browse_for(Duration::from_secs(2), PAGE, NAVIGATION);
         let (reply, _) = pair.get(FOREIGN, part.as_slice());
         assert_eq!(reply.is_pushed, is_pushed, "{part:?}");
+    }
+}
+
+/// The bytes of a confirmed page are not sent again, and may name a policy. Some origins answer
+/// image requests that name no page with another image.
+#[test]
+fn confirmed_page_names_what_requests_showed() {
+    let other = Some("http://a.test/");
+    for referrers in [[other; 2], [None; 2], [None, other]] {
+        let mut learning = pair("", None);
+        for referrer in referrers {
+            let referrer = referrer.map(|value| ("referer", value));
+            let fields: Vec<_> = [("accept", "image/*")]
+                .into_iter()
+                .chain(referrer)
+                .collect();
+            learning.browse(Method::Get, FOREIGN, &fields);
+        }
+        let mut next = pair("", learning.predictor.take());
+        next.serve(PAGE, unmodified());
+        let condition = [NAVIGATION[0], ("if-none-match", "\"page\"")];
+        next.browse_for(Duration::from_secs(1), PAGE, &condition);
+        let last = referrers[1];
+        let referrer = last.map(|value| ("referer", value));
+        let fields: Vec<_> = [("accept", "*/*")].into_iter().chain(referrer).collect();
+        let reply = next.browse(Method::Get, FOREIGN, &fields);
+        let asked = next.take_asked();
+        let asked = asked.iter().filter(|asked| asked.url == FOREIGN);
+        let asked: Vec<_> = asked.map(|asked| asked.field("referer")).collect();
+        assert_eq!(asked, [last.map(str::to_owned)], "one request");
+        let is_known = referrers[0] == last;
+        assert_eq!(reply.is_pushed, is_known, "{referrers:?}");
     }
 }
 

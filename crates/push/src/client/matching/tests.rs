@@ -225,7 +225,7 @@ fn each_known_field_decides_by_its_rule() {
             Some(FieldRule::Inherited | Hint) => assert_eq!(all(&[]), [Err(Inherited); 3]),
             Some(FieldRule::Cookie) => assert_eq!(all(&[]), [Err(Cookie); 3]),
             Some(FieldRule::Origin) => assert_eq!(all(&[]), [Err(Origin); 3]),
-            Some(FieldRule::Referrer) => assert_eq!(all(&[]), [Ok(()), Ok(()), Err(Page)]),
+            Some(FieldRule::Referrer) => assert_eq!(all(&[]), [Ok(()), Err(Page), Err(Page)]),
             Some(FieldRule::ByVary) => {
                 assert_eq!(all(&[]), [Ok(()); 3], "{name}");
                 assert_eq!(all(&vary), [Err(Vary); 3], "{name}");

@@ -26,6 +26,7 @@ impl Page {
         if is_other_scheme || needs_login || (!own && own_origin_only) {
             return None;
         }
+        let policy = need.referrer.or_else(|| self.policy_for(need))?;
         let redirected = self.redirected_to(need);
         let page = fetch_standard::FetchClient {
             request: &self.request,
@@ -34,7 +35,7 @@ impl Page {
             known_paths: self.known_paths.as_ref(),
             cookies: self.cookies.as_ref(),
             image_accept: self.image_accept.as_deref(),
-            policy: self.policy_for(need),
+            policy,
             redirected: redirected.and_then(|redirected| redirected.metadata),
             leads_on: self.leads_on,
         };
@@ -53,23 +54,44 @@ impl Page {
         Some(request)
     }
 
-    /// Returns the referrer policy of the page for a need that names none.
-    fn policy_for(&self, need: &Need) -> Referrer {
+    /// Returns the referrer policy of the page for a need that names none. If the page's own bytes
+    /// are not sent again, requests for a resource of another origin show the policy, if any can.
+    fn policy_for(&self, need: &Need) -> Option<Referrer> {
+        match self.hides_policy_for(need) {
+            true => self.policy_by_requests(need, self.referrers.get(&need.url).copied()),
+            false => Some(self.policy),
+        }
+    }
+
+    /// Returns whether the policy for a need is unknown.
+    fn hides_policy_for(&self, need: &Need) -> bool {
         let is_own = scan::split(&need.url)
             .is_some_and(|(scheme, host, _)| is_own_origin(&self.request, scheme, host));
         // The request of a style sheet or module to its own origin does not name the page.
         let via = need.via.as_deref();
         let is_by_same_origin = via.is_some_and(|via| url::is_same_origin(via, &need.url));
-        match self.is_policy_unknown && !is_own && !is_by_same_origin {
-            true => Referrer::None,
-            false => self.policy,
-        }
+        self.is_policy_unknown && !is_own && !is_by_same_origin
     }
 
-    /// Returns the part of its source's URL that the request for a need names.
-    pub(in super::super) fn named_part(&self, need: &Need) -> NamedPart {
-        let policy = need.referrer.unwrap_or_else(|| self.policy_for(need));
-        NamedPart::by_policy(policy, self.source_of(need), &need.url)
+    /// Returns the policy that earlier requests for a resource show, if they agree. It names no
+    /// more than the policy in the head of the page. An origin may answer a request that names no
+    /// page in another way, so a wrong guess is worse than none.
+    fn policy_by_requests(&self, need: &Need, seen: Option<SeenReferrers>) -> Option<Referrer> {
+        let SeenReferrers { least, .. } = seen.filter(|seen| seen.least == seen.last)?;
+        let named = NamedPart::by_policy(self.policy, self.source_of(need), &need.url);
+        Some(match least {
+            _ if least >= named => self.policy,
+            NamedPart::Nothing => Referrer::None,
+            NamedPart::Origin | NamedPart::Whole => Referrer::Origin,
+        })
+    }
+
+    /// Returns the part of its source's URL that the request for a need names; `None` if the
+    /// policy is unknown.
+    pub(in super::super) fn named_part(&self, need: &Need) -> Option<NamedPart> {
+        let policy = need.referrer.or_else(|| self.policy_for(need))?;
+        let source = self.source_of(need);
+        Some(NamedPart::by_policy(policy, source, &need.url))
     }
 
     /// Returns the document, style sheet or module that makes the request for a need.
@@ -85,6 +107,7 @@ impl Page {
     /// Returns false in these cases, which leave the need to the page's own bytes:
     ///
     /// - No request for the resource was seen, and the resource is of another site.
+    /// - The policy of the page is unknown, and earlier requests do not show it.
     /// - Some earlier request to another origin named less than the page permits, and the last one
     ///   named more than that request.
     /// - The request would name the page's origin in `Origin`, and nothing in `Referer`. Its mode
@@ -95,7 +118,12 @@ impl Page {
         seen: Option<SeenReferrers>,
     ) -> bool {
         let is_own = url::is_same_origin(self.source_of(need), &need.url);
-        let named = self.named_part(need);
+        if need.referrer.is_none() && self.hides_policy_for(need) {
+            need.referrer = self.policy_by_requests(need, seen);
+        }
+        let Some(named) = self.named_part(need) else {
+            return false;
+        };
         let Some(SeenReferrers { least, last }) = seen else {
             return self.is_same_site(&need.url) && !Self::names_origin_only(need, named, is_own);
         };

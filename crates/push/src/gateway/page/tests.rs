@@ -85,25 +85,83 @@ fn initiator_is_the_referrer_of_a_part() {
     );
 }
 
-/// A page that is not sent again may have any policy, so no other origin learns its URL. The style
-/// sheets of another origin are known there.
+/// A page that is not sent again may have any policy. Other origins learn no more of it than by
+/// earlier requests. The style sheets of another origin are known there.
 #[test]
-fn unknown_policy_hides_page_but_not_style_sheets() {
-    let mut page = page();
-    page.settle("http://a.test/page", &ResponseHead::new(304));
-    let mut referrer = |url: &str, via: Option<&str>| {
+fn unknown_policy_leaves_resources_without_requests() {
+    let (none, origin, whole) = (NamedPart::Nothing, NamedPart::Origin, NamedPart::Whole);
+    let referrer = |policy: &str, url: &str, via: Option<&str>, seen: Option<SeenReferrers>| {
+        let mut page = page();
+        let mut confirmed = ResponseHead::new(304);
+        confirmed.fields.push("referrer-policy", policy);
+        page.settle("http://a.test/page", &confirmed);
+        page.expect(Learned {
+            referrers: seen
+                .map(|seen| (url.to_owned(), seen))
+                .into_iter()
+                .collect(),
+            ..Learned::default()
+        });
         let mut need = need(url, Kind::Image, 4);
         need.via = via.map(Arc::from);
-        let request = page.request_for(&need, false).unwrap();
-        let value = request.fields.get("referer");
-        value.map(|value| String::from_utf8_lossy(value).into_owned())
+        let request = page.request_for(&need, false);
+        let of = |request: &RequestHead| {
+            let value = request.fields.get("referer").unwrap_or_default();
+            String::from_utf8_lossy(value).into_owned()
+        };
+        if !url.starts_with("http://a.test/") && via != Some("http://b.test/s.css") {
+            let is_pushed = page.limit_referrer(&mut need, seen);
+            assert_eq!(is_pushed, request.is_some(), "{url} {seen:?}");
+            let limited = page.request_for(&need, false).filter(|_| is_pushed);
+            assert_eq!(limited, request, "{url} {seen:?}");
+        }
+        request.as_ref().map(of)
     };
     let sheet = "http://b.test/s.css";
-    let of = |url: &str| Some(url.to_owned());
-    assert_eq!(referrer("http://a.test/x", None), of("http://a.test/page"));
-    assert_eq!(referrer("http://b.test/x", None), None);
-    assert_eq!(referrer("http://b.test/x", Some(sheet)), of(sheet));
-    assert_eq!(referrer("http://c.test/x", Some(sheet)), None);
+    let (own, other, third) = ("http://a.test/x", "http://b.test/x", "http://c.test/x");
+    let unequal = SeenReferrers {
+        least: none,
+        last: origin,
+    };
+    for (policy, url, via, seen, expected) in [
+        ("", own, None, None, Some("http://a.test/page")),
+        ("", other, None, None, None),
+        ("", other, None, Some(unequal), None),
+        ("", other, None, Some(seen(none)), Some("")),
+        ("", other, None, Some(seen(origin)), Some("http://a.test/")),
+        ("", other, None, Some(seen(whole)), Some("http://a.test/")),
+        ("no-referrer", other, None, Some(seen(origin)), Some("")),
+        (
+            "unsafe-url",
+            other,
+            None,
+            Some(seen(origin)),
+            Some("http://a.test/"),
+        ),
+        (
+            "unsafe-url",
+            other,
+            None,
+            Some(seen(whole)),
+            Some("http://a.test/page"),
+        ),
+        ("", other, Some(sheet), None, Some(sheet)),
+        ("", third, Some(sheet), None, None),
+        (
+            "",
+            third,
+            Some(sheet),
+            Some(seen(origin)),
+            Some("http://b.test/"),
+        ),
+    ] {
+        let found = referrer(policy, url, via, seen);
+        assert_eq!(
+            found.as_deref(),
+            expected,
+            "{policy} {url} {via:?} {seen:?}"
+        );
+    }
 }
 
 /// The promise of a redirect's target may be refused, and an element may name the URL later.
