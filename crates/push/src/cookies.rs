@@ -283,12 +283,12 @@ fn without_query(path: &str) -> &str {
 }
 
 /// Returns the cookies of a `Cookie` field.
-fn pairs(field: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn pairs(field: &[u8]) -> impl Iterator<Item = &[u8]> {
     let pairs = field.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
     pairs.filter(|pair| !pair.is_empty())
 }
 
-fn name_of(pair: &[u8]) -> &[u8] {
+pub(crate) fn name_of(pair: &[u8]) -> &[u8] {
     let name = pair.split(|byte| *byte == b'=').next();
     name.unwrap_or_default().trim_ascii_end()
 }

@@ -9,6 +9,7 @@ use tandem_http::cache::{RequestPolicy, ResponsePolicy, accepts_content_encoding
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use crate::browser_fields::{REQUESTED_WITH, is_hint};
+use crate::cookies::{cookies_of, pairs};
 use crate::fetch_standard::{Metadata, target_origin, wants_one_format};
 use crate::wire::{OPENED_FIELD, RequestHashes};
 
@@ -21,7 +22,8 @@ enum FieldRule {
     Inherited,
     /// The gateway's request must have had the same value. The field is a client hint.
     Hint,
-    /// The gateway's request must have had the same cookies, or the response is for everyone.
+    /// The gateway's request must have had the same cookies, or the response is for everyone. Until
+    /// the head tells, the request must have all cookies of the promise.
     Cookie,
     /// A request that wants one format, or a document, must have the gateway's value.
     Accept,
@@ -155,7 +157,10 @@ impl PushFacts<'_> {
         // Another implementation of a gateway sends no hashes, so the fields of its promise decide.
         let theirs = theirs.unwrap_or_else(|| RequestHashes::of(&self.request.fields));
         self.check_cause(asked, ours, theirs)?;
-        let Some(head) = self.head else { return Ok(()) };
+        let Some(head) = self.head else {
+            let fits = self.ignores_cookies || has_cookies_of(asked, self.request);
+            return fits.then_some(()).ok_or(Mismatch::Cookie);
+        };
         // An origin may refuse requests that name no page.
         if head.status >= 400 && ours.names_page() && !theirs.names_page() {
             return Err(Mismatch::Page);
@@ -264,6 +269,16 @@ impl PushFacts<'_> {
         let mut names = vary::names(&head.fields);
         names.all(is_equal).then_some(()).ok_or(Mismatch::Vary)
     }
+}
+
+/// Returns whether a request has all cookies of a promise. The gateway may hold the fetch of the
+/// promise until a request claims it. The cookies of that fetch must then be those of the claiming
+/// browser, and not those of another window, or of a session that the user has left. A script of
+/// the page may have added others.
+fn has_cookies_of(asked: &RequestHead, promised: &RequestHead) -> bool {
+    let ours = cookies_of(&asked.fields);
+    let theirs = cookies_of(&promised.fields);
+    theirs == ours || pairs(&theirs).all(|pair| pairs(&ours).any(|own| own == pair))
 }
 
 /// Checks the conditions that a request must meet before any push may serve it.

@@ -16,6 +16,7 @@ mod decisions;
 mod events;
 mod fetched;
 mod handed_over;
+mod held_cookies;
 mod holding;
 mod known_redirects;
 mod likely;

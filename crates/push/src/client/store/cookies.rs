@@ -9,6 +9,7 @@ use crate::client::later_cookies::LaterCookies;
 use crate::client::lifetime::has_heuristic_lifetime;
 use crate::client::matching::Mismatch;
 use crate::client::pushed::KeptPush;
+use crate::cookies::{cookies_of, name_of, pairs};
 
 impl PushStore {
     /// Notes the head of a response that the browser gets. It may change the cookies of later
@@ -23,13 +24,23 @@ impl LaterCookies {
     pub(super) fn permit(&self, kept: &KeptPush, asked: &RequestHead) -> bool {
         match kept.check(asked) {
             Err(Mismatch::Cookie) => {
-                kept.response.as_ref().is_some_and(may_be_cached)
-                    && self.lie_between(kept, asked)
-                    && kept.check_with(asked, true).is_ok()
+                let may_differ = match &kept.response {
+                    Some(response) => may_be_cached(response),
+                    None => keeps_names(kept, asked),
+                };
+                may_differ && self.lie_between(kept, asked) && kept.check_with(asked, true).is_ok()
             }
             result => result.is_ok(),
         }
     }
+}
+
+/// Returns whether a request has a cookie of each name that the promise has. A fetch that waits for
+/// a claim must not use a session that its user has left.
+fn keeps_names(kept: &KeptPush, asked: &RequestHead) -> bool {
+    let (theirs, ours) = (&kept.request.fields, cookies_of(&asked.fields));
+    let is_kept = |name| pairs(&ours).any(|pair| name_of(pair) == name);
+    pairs(&cookies_of(theirs)).all(|pair| is_kept(name_of(pair)))
 }
 
 /// Returns whether a cache of a browser would use a response for a request with other cookies.

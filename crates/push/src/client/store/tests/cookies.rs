@@ -76,3 +76,32 @@ fn promise_may_follow_the_new_cookie() {
         assert_eq!(served.is_some(), is_served);
     }
 }
+
+/// The gateway may hold the fetch until a request claims it.
+#[test]
+fn request_joins_a_promise_with_its_cookies_only() {
+    for (change, asked, joins) in [
+        (None, "sid=1", true),
+        (None, "a=2; sid=1", true),
+        (None, "sid=2", false),
+        (None, "a=2", false),
+        (Some("sid=2"), "sid=2", true),
+        (Some("sid=2"), "sid=3", false),
+        (Some("sid=; Max-Age=0"), "", false),
+    ] {
+        let mut scene = Scene::new(LIMITS);
+        let mut promised = get("/a");
+        promised.fields.push("cookie", "sid=1");
+        let intake = scene.store.on_promise(scene.now, promised.clone(), true);
+        assert!(matches!(intake, Intake::Read(_)));
+        if let Some(change) = change {
+            let head = ok(&[("content-type", "text/css"), ("set-cookie", change)]);
+            scene.store.note_response(&promised, &head, 0);
+        }
+        let served = match asked.is_empty() {
+            true => scene.ask("/a"),
+            false => scene.ask_with("/a", ("cookie", asked)),
+        };
+        assert_eq!(served.is_some(), joins, "{change:?} {asked}");
+    }
+}
