@@ -20,7 +20,8 @@ use crate::browser_fields::{
 };
 use crate::wire::OPENED_FIELD;
 pub(crate) use content_security::{
-    ContentSecurity, content_policies, forbids_framing, permits_base, policy_nonce,
+    ContentSecurity, content_policies, forbids_framing, is_credentialless, permits_base,
+    policy_nonce,
 };
 #[cfg(test)]
 pub(crate) use content_security::{MAX_HOSTS, comparisons};

@@ -28,6 +28,9 @@ pub(crate) use sources::comparisons;
 /// The field that carries policies. `Content-Security-Policy-Report-Only` blocks nothing.
 pub(crate) const CONTENT_SECURITY_POLICY: &str = "content-security-policy";
 
+/// The field that tells whether requests to other origins need their permission.
+const EMBEDDER_POLICY: &str = "cross-origin-embedder-policy";
+
 /// The largest number of different policies of one document.
 const MAX_POLICIES: usize = 16;
 
@@ -52,6 +55,8 @@ pub(crate) struct ContentSecurity {
     forbids_scripts: bool,
     /// True if nothing is admitted: the document has an opaque origin, or a bound is exceeded.
     is_closed: bool,
+    /// True if requests to other origins without CORS have no cookies.
+    is_credentialless: bool,
 }
 
 /// A policy: the list of sources for each use of a resource.
@@ -129,6 +134,7 @@ impl ContentSecurity {
         for value in head.fields.get_all(CONTENT_SECURITY_POLICY) {
             policies.add_list(url, &String::from_utf8_lossy(value), false);
         }
+        policies.is_credentialless = is_credentialless(head);
         policies
     }
 
@@ -150,6 +156,7 @@ impl ContentSecurity {
     pub(crate) fn merge(&mut self, others: &Self) {
         self.upgrades |= others.upgrades;
         self.forbids_scripts |= others.forbids_scripts;
+        self.is_credentialless |= others.is_credentialless;
         if others.is_closed {
             self.close();
         }
@@ -166,6 +173,12 @@ impl ContentSecurity {
     /// Returns whether nothing is admitted.
     pub(crate) const fn is_closed(&self) -> bool {
         self.is_closed
+    }
+
+    /// Returns whether requests to other origins without CORS have no cookies (Fetch standard,
+    /// section 3.8, "`Cross-Origin-Embedder-Policy` allows credentials").
+    pub(crate) const fn is_credentialless(&self) -> bool {
+        self.is_credentialless
     }
 
     /// Returns the number of bytes of memory. Policies that several documents share count for each
@@ -259,6 +272,18 @@ impl ContentSecurity {
             self.close();
         }
     }
+}
+
+/// Returns whether a document has the embedder policy `credentialless` (HTML standard, "obtain an
+/// embedder policy"). The field is a structured item, and several values are none. Browsers ignore
+/// the field over plain HTTP, and pushes without cookies then serve responses for everyone only.
+pub(crate) fn is_credentialless(head: &ResponseHead) -> bool {
+    let mut values = head.fields.get_all(EMBEDDER_POLICY);
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return false;
+    };
+    let token = value.split(|byte| *byte == b';').next();
+    token.unwrap_or_default().trim_ascii() == b"credentialless"
 }
 
 impl Policy {

@@ -33,6 +33,8 @@ pub struct FetchClient<'a> {
     pub image_accept: Option<&'a [u8]>,
     /// The referrer policy of the document.
     pub policy: Referrer,
+    /// True if requests of the need's document to other origins without CORS have no cookies.
+    pub is_credentialless: bool,
     /// The metadata of the request that was redirected to the need, if it was one.
     pub(crate) redirected: Option<Metadata>,
     /// True if the needs are documents that may follow the page, by links that the user may choose.
@@ -190,11 +192,15 @@ pub(crate) fn is_own_origin(request: &RequestHead, scheme: &str, authority: &str
 
 /// Returns the `Cookie` field of a request; empty if it has none. A request to another origin of
 /// the site carries the cookies that the page sets, if the browser had none before. Behind a
-/// redirect to another site it carries none.
+/// redirect to another site it carries none, and neither does one to another origin without CORS if
+/// the document is `credentialless`.
 fn cookies<'a>(need: &Need, page: &FetchClient<'a>, same_origin: bool) -> Cow<'a, [u8]> {
     let Some((scheme, authority, path)) = split(&need.url) else {
         return Cow::default();
     };
+    if page.is_credentialless && !same_origin && !need.by_cors && !is_navigated(need.kind) {
+        return Cow::default();
+    }
     let before = cookies_of(&page.request.fields);
     let own = is_own_origin(page.request, scheme, authority);
     let has_cookies = match own {
@@ -215,6 +221,11 @@ fn cookies<'a>(need: &Need, page: &FetchClient<'a>, same_origin: bool) -> Cow<'a
     changes.fold(before, |before, changes| {
         changes.after(&before, scheme, authority, path).into()
     })
+}
+
+/// Returns whether requests for resources of this kind are navigations.
+const fn is_navigated(kind: Kind) -> bool {
+    matches!(kind, Kind::Document | Kind::Object)
 }
 
 /// Returns whether a request to the origin that received the page's cookies carries them as well

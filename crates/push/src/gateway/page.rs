@@ -119,6 +119,8 @@ pub(super) struct Page {
     frames: HashMap<Box<str>, Arc<ContentSecurity>>,
     /// True if the document's own bytes, which may name a policy, are not sent again.
     is_policy_unknown: bool,
+    /// True if the document's head says that requests to other origins have no cookies.
+    is_credentialless: bool,
     /// The ages of the resources that earlier visits requested.
     pub(super) known_resources: KnownResources,
     /// The held fetches, unless all fetches begin at once.
@@ -162,6 +164,7 @@ impl Page {
             content: Arc::default(),
             frames: HashMap::new(),
             is_policy_unknown: false,
+            is_credentialless: false,
             known_resources: KnownResources::default(),
             hold: None,
             unkept: Vec::new(),
@@ -307,6 +310,7 @@ impl Page {
             let named = fetch_standard::referrer_policy(head);
             // The page's own bytes, which are not sent again, may name a policy too.
             self.is_policy_unknown = head.status == 304;
+            self.is_credentialless = fetch_standard::is_credentialless(head);
             self.policy = match self.is_policy_unknown {
                 true => named.unwrap_or(self.policy),
                 false => named.unwrap_or_default(),

@@ -94,3 +94,27 @@ fn frames_of_other_sites_set_no_cookies() {
     let found = cookies_of(&pair.take_asked(), &["http://b.example/i.png"]);
     assert_eq!(found, [None]);
 }
+
+/// Browsers send no cookies from such a document to other origins without CORS.
+#[test]
+fn credentialless_page_sends_no_cookies_elsewhere() {
+    const FAR: &str = "http://img.a.example/far.css";
+    let body = "<img src=i.png><link rel=stylesheet href=//img.a.example/far.css>";
+    for (policy, has_cookie) in [
+        ("unsafe-none", true),
+        ("require-corp", true),
+        ("credentialless, unsafe-none", true),
+        ("credentialless", false),
+        ("credentialless; report-to=\"x\"", false),
+    ] {
+        let document = setting("id=1; Domain=a.example", body);
+        let document = document.with("cross-origin-embedder-policy", policy);
+        let mut pair = Pair::new(&[(PAGE, document)]);
+        pair.send(PAGE, NAVIGATION);
+        pair.run();
+        let found = cookies_of(&pair.take_asked(), &[IMAGE, FAR]);
+        let cookie = Some("id=1".to_owned());
+        let far = cookie.clone().filter(|_| has_cookie);
+        assert_eq!(found, [cookie, far], "{policy}");
+    }
+}

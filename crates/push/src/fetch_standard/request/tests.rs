@@ -49,6 +49,7 @@ fn client<'a>(request: &'a RequestHead, document: &'a str) -> FetchClient<'a> {
         cookies: None,
         image_accept: None,
         policy: Referrer::default(),
+        is_credentialless: false,
         redirected: None,
         leads_on: false,
     }
@@ -151,6 +152,26 @@ fn request_has_the_cookies_that_the_page_sets() {
     ] {
         let made = cookie_of("http://www.a.test/page", url, is_anonymous, before);
         assert_eq!(made.as_deref(), expected, "{url} {before:?}");
+    }
+    // The document forbids cookies in requests to other origins, unless CORS permits them.
+    for (url, kind, by_cors, expected) in [
+        ("http://www.a.test/x", Kind::Image, false, Some("id=1")),
+        ("http://img.a.test/x", Kind::Image, false, None),
+        ("http://img.a.test/x", Kind::Script, true, Some("id=1")),
+        ("http://img.a.test/x", Kind::Document, false, Some("id=1")),
+    ] {
+        let mut request = browser_request("http://www.a.test/page", CHROME);
+        request.fields.remove("cookie");
+        let changes = CookieChanges::of(&request, &head, 0).unwrap();
+        let page = FetchClient {
+            cookies: Some(&changes),
+            is_credentialless: true,
+            ..client(&request, "http://www.a.test/page")
+        };
+        let mut need = need(url, kind);
+        need.by_cors = by_cors;
+        let made = request_for(&need, &page, None).unwrap();
+        assert_eq!(text(&made, "cookie"), expected, "{url} {kind:?} {by_cors}");
     }
     // The page is a redirect.
     let image = "http://img.a.test/x";

@@ -33,6 +33,17 @@ impl Page {
         }
     }
 
+    /// Returns whether the requests of a need's document to other origins have no cookies, unless
+    /// they are made by CORS.
+    pub(super) fn is_credentialless_for(&self, need: &Need) -> bool {
+        match need.frame.as_deref() {
+            None => self.is_credentialless || self.content.is_credentialless(),
+            Some(frame) => self
+                .frame_policies(frame)
+                .is_some_and(|policies| policies.is_credentialless()),
+        }
+    }
+
     /// Returns the policies of a frame, if they are known.
     pub(in super::super) fn frame_policies(&self, frame: &str) -> Option<&Arc<ContentSecurity>> {
         self.frames.get(frame)

@@ -36,6 +36,7 @@ impl Page {
             cookies: self.cookies.as_ref(),
             image_accept: self.image_accept.as_deref(),
             policy,
+            is_credentialless: self.is_credentialless_for(need),
             redirected: redirected.and_then(|redirected| redirected.metadata),
             leads_on: self.leads_on,
         };

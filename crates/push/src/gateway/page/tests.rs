@@ -530,3 +530,38 @@ fn policy_checks_of_a_page_are_bounded() {
     assert_eq!(asked.count(), MAX_POLICY_CHECKS);
     assert!(page.is_closed());
 }
+
+/// A 304 need not repeat the policy of the stored page.
+#[test]
+fn stored_policy_keeps_cookies_from_other_origins() {
+    let mut head = ResponseHead::new(200);
+    head.fields
+        .push("cross-origin-embedder-policy", "credentialless");
+    let policies = Arc::new(ContentSecurity::of("http://a.test/page", &head));
+    let is_without = |page: &Page, frame: Option<&str>| {
+        let mut need = need("http://i.a.test/x", Kind::Image, 4);
+        need.frame = frame.map(Arc::from);
+        page.is_credentialless_for(&need)
+    };
+    let frame = Some("http://a.test/frame");
+    let mut framing = page();
+    framing.set_frame_policies("http://a.test/frame", Arc::clone(&policies));
+    assert!(is_without(&framing, frame) && !is_without(&framing, None));
+    for (is_known, status) in [(true, 304), (false, 304), (false, 200)] {
+        let mut page = page();
+        if is_known {
+            page.set_content_policies(Arc::clone(&policies));
+        }
+        let mut answer = ResponseHead::new(status);
+        if status == 200 {
+            answer = head.clone();
+        }
+        page.settle("http://a.test/page", &answer);
+        assert_eq!(
+            is_without(&page, None),
+            is_known || status == 200,
+            "{status}"
+        );
+        assert!(!is_without(&page, frame), "another document");
+    }
+}
