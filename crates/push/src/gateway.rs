@@ -91,6 +91,7 @@ mod session_cookies;
 mod stale_pages;
 mod static_urls;
 mod table;
+mod unknown_cookies;
 mod viewed_page;
 mod visit_transfers;
 mod visitors;

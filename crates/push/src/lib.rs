@@ -38,6 +38,7 @@
 pub mod asked_hosts;
 mod browser_fields;
 pub mod client;
+pub mod cookie_urls;
 pub mod cookies;
 pub mod fetch_standard;
 pub mod gateway;

@@ -43,6 +43,18 @@ pub(crate) fn depends_on_user(head: &ResponseHead) -> bool {
         || head.fields.contains("clear-site-data")
 }
 
+/// Returns whether a response is the same for every user: its origin lets shared caches keep it,
+/// and it sets no cookie.
+pub(crate) fn is_for_everyone(head: &ResponseHead) -> bool {
+    let policy = ResponsePolicy::of(head);
+    let control = &policy.control;
+    (control.public || control.s_maxage.is_some())
+        && !control.private
+        && !policy.forbids_storage()
+        && !head.fields.contains("set-cookie")
+        && !vary::depends_on(&head.fields, "cookie")
+}
+
 /// Returns whether a status is an error that every request for the resource would meet. The others
 /// depend on the user, on the connection or on fields of the request (RFC 9110 sections 15.5 and
 /// 15.6, RFC 6585, RFC 8470).

@@ -20,6 +20,7 @@ use tandem_predict::ids::IdMap;
 use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, Gains, Gathering, StateError, Worth};
 use tandem_preload::split;
 use tandem_push::asked_hosts::AskedHosts;
+use tandem_push::cookie_urls::CookieUrls;
 use tandem_push::gateway::CopyLifetime;
 use tandem_push::gone_urls::GoneTable;
 use tandem_push::image_accept::ImageAccept;
@@ -119,6 +120,8 @@ pub struct Learned {
     image_accept: Mutex<ImageAccept<AGENTS>>,
     /// The URLs that have gone, by their secret hashes.
     gone: Mutex<GoneTable>,
+    /// The URLs whose requests carry cookies of other origins, by their secret hashes.
+    cookie_urls: Mutex<CookieUrls>,
     /// The documents that follow pages, by the secret hashes of the pages' URLs.
     next_pages: Mutex<NextTable>,
     /// The pushes of no use, by the secret hashes of the pages' URLs.
@@ -189,6 +192,7 @@ impl Learned {
             scripts: Mutex::default(),
             image_accept: Mutex::default(),
             gone: Mutex::default(),
+            cookie_urls: Mutex::default(),
             next_pages: Mutex::default(),
             useless_pushes: Mutex::default(),
             wasted_pushes: Mutex::new(UselessTable::of_waste()),

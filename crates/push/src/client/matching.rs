@@ -5,12 +5,13 @@
 //! made. So each field of a request has a `FieldRule`. A request with any other field is refused,
 //! because its response may depend on that field.
 
-use tandem_http::cache::{RequestPolicy, ResponsePolicy, accepts_content_encoding, vary};
+use tandem_http::cache::{RequestPolicy, accepts_content_encoding, vary};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use crate::browser_fields::{REQUESTED_WITH, is_hint};
 use crate::cookies::{cookies_of, pairs};
 use crate::fetch_standard::{Metadata, target_origin, wants_one_format};
+use crate::response_rules::is_for_everyone;
 use crate::wire::{OPENED_FIELD, RequestHashes};
 
 /// The demand that a field of a request makes of a pushed response.
@@ -324,18 +325,6 @@ fn accepts_html(asked: &Fields) -> bool {
 
 fn is_navigation(asked: &Fields) -> bool {
     asked.get("sec-fetch-mode") == Some(b"navigate")
-}
-
-/// Returns whether a response is the same for every user: its origin lets shared caches keep it,
-/// and it sets no cookie.
-pub fn is_for_everyone(head: &ResponseHead) -> bool {
-    let policy = ResponsePolicy::of(head);
-    let control = &policy.control;
-    (control.public || control.s_maxage.is_some())
-        && !control.private
-        && !policy.forbids_storage()
-        && !head.fields.contains("set-cookie")
-        && !vary::depends_on(&head.fields, "cookie")
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use super::repeats::RepeatablePush;
 use super::returning::CachedCopy;
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
+use super::unknown_cookies::CookieKnowledge;
 use super::visitors::visited_site;
 use crate::client::not_modified;
 use crate::response_rules::{CopyLifetime, KeptCopy, Reuse, may_be_pushed};
@@ -189,6 +190,7 @@ impl Gateway {
             || self.cache.is_uncheckable(target.hash)
             || self.refusals.concern(&need.url)
             || self.unreported.len() >= self.config.unreported
+            || self.cookie_knowledge(id, need, &request) != CookieKnowledge::Known
         {
             return;
         }

@@ -12,10 +12,12 @@ use tandem_preload::{Kind, Need};
 
 use super::fetch::{Fetch, PushStream};
 use super::fetch_phase::Released;
+use super::page::Page;
 use super::page_series::SeriesNumber;
 use super::predictor::Predictor;
 use super::session::Gateway;
 use super::table::{FetchId, PageId};
+use super::unknown_cookies::note_foreign_cookies;
 use crate::fetch_standard::is_by_cors;
 
 impl Gateway {
@@ -59,7 +61,7 @@ impl Gateway {
         &mut self,
         id: FetchId,
         head: &ResponseHead,
-        predictor: Option<&mut (dyn Predictor + '_)>,
+        mut predictor: Option<&mut (dyn Predictor + '_)>,
     ) {
         let Some(fetch) = self.fetches.get(id).filter(|fetch| !fetch.is_check) else {
             return;
@@ -72,6 +74,10 @@ impl Gateway {
             push.is_error = push.is_part && head.status >= 400;
         }
         let url = &fetch.target.url;
+        if let (Some(predictor), Some(request)) = (predictor.as_deref_mut(), &fetch.request) {
+            let page = self.pages.get(fetch.page).map(Page::document_url);
+            note_foreign_cookies(predictor, (url, request), head, page);
+        }
         match (head.status, predictor) {
             (200, Some(predictor)) => predictor.note_found(url),
             (404 | 410, Some(predictor)) => {

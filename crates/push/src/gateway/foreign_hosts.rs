@@ -10,7 +10,7 @@
 //!   Until then they wait, even if other users needed them. At a gateway with one user, the hosts
 //!   of earlier sessions do not wait ([`asked_hosts`](crate::asked_hosts)).
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::time::Instant;
 
 use tandem_preload::{Kind, Need};
@@ -32,11 +32,19 @@ pub(super) struct WaitingNeed {
     pub(super) need: Need,
 }
 
+/// The knowledge about a host.
+#[derive(Clone, Copy, Default)]
+struct KnownHost {
+    /// True if the client has requested resources of the host, or used pushes.
+    is_wanted: bool,
+    /// True if a request of another host's page carried cookies, and `None` before such requests.
+    sends_cookies: Option<bool>,
+}
+
 /// The hosts of a session, as authorities.
 #[derive(Default)]
 pub(super) struct ForeignHosts {
-    /// The hosts of which the client has requested resources, or used pushes.
-    wanted: HashSet<String>,
+    known: HashMap<String, KnownHost>,
     waiting: Vec<WaitingNeed>,
     /// The hosts whose needs are released soon.
     releases: Deadlines<String>,
@@ -47,20 +55,46 @@ impl ForeignHosts {
     /// and fonts wait only if `all_wait`.
     pub(super) fn admits(&mut self, page: PageId, need: &Need, all_wait: bool) -> bool {
         let host = url::authority(&need.url);
-        if self.wanted.contains(host) {
+        if self.is_wanted(host) {
             return true;
         }
         let admitted = !all_wait && matches!(need.kind, Kind::Style | Kind::Font);
-        if !admitted && self.waiting.len() < MAX_WAITING {
-            let need = need.clone();
-            self.waiting.push(WaitingNeed { page, need });
+        if !admitted {
+            self.wait(page, need);
         }
         admitted
     }
 
+    /// Lets a need wait for the first request to its host.
+    pub(super) fn wait(&mut self, page: PageId, need: &Need) {
+        if self.waiting.len() < MAX_WAITING {
+            let need = need.clone();
+            self.waiting.push(WaitingNeed { page, need });
+        }
+    }
+
+    /// Notes whether a request of another host's page carries cookies.
+    pub(super) fn note_cookies(&mut self, host: &str, has_cookies: bool) {
+        let sends = &mut self.host(host).sends_cookies;
+        *sends = Some(has_cookies || *sends == Some(true));
+    }
+
+    /// Returns whether the browser sends cookies to a host, if its requests have shown that.
+    pub(super) fn sends_cookies(&self, host: &str) -> Option<bool> {
+        self.known.get(host)?.sends_cookies
+    }
+
+    /// Returns the knowledge about a host. A full table starts again.
+    fn host(&mut self, host: &str) -> &mut KnownHost {
+        if self.known.len() >= MAX_HOSTS && !self.known.contains_key(host) {
+            self.known.clear();
+        }
+        self.known.entry(host.to_owned()).or_default()
+    }
+
     /// Returns whether the client wants resources of a host.
     pub(super) fn is_wanted(&self, host: &str) -> bool {
-        self.wanted.contains(host)
+        self.known.get(host).is_some_and(|known| known.is_wanted)
     }
 
     /// Records that another page begins, and returns the pages with needs that no longer wait.
@@ -82,7 +116,8 @@ impl ForeignHosts {
     /// for it are released after [`GATHER_PERIOD`], so that no push is made for requests that
     /// follow at once.
     pub(super) fn note_wanted(&mut self, now: Instant, host: &str) {
-        if remember(&mut self.wanted, host) && !self.waiting.is_empty() {
+        let is_new = !std::mem::replace(&mut self.host(host).is_wanted, true);
+        if is_new && !self.waiting.is_empty() {
             self.releases.add(now + GATHER_PERIOD, host.to_owned());
         }
     }
@@ -112,17 +147,6 @@ impl ForeignHosts {
     pub(super) fn is_awaited(&self, page: PageId) -> bool {
         self.waiting.iter().any(|waiting| waiting.page == page)
     }
-}
-
-/// Adds a host to a set, and returns whether it is new.
-fn remember(hosts: &mut HashSet<String>, host: &str) -> bool {
-    if hosts.contains(host) {
-        return false;
-    }
-    if hosts.len() >= MAX_HOSTS {
-        hosts.clear();
-    }
-    hosts.insert(host.to_owned())
 }
 
 #[cfg(test)]
@@ -224,11 +248,11 @@ mod tests {
             let image = need(&format!("http://h{host}/"), Kind::Image);
             assert!(!hosts.admits(page(), &image, false));
             hosts.note_wanted(Instant::now(), &format!("w{host}"));
-            assert!(hosts.wanted.len() <= MAX_HOSTS);
+            assert!(hosts.known.len() <= MAX_HOSTS);
         }
         assert_eq!(hosts.waiting.len(), MAX_WAITING);
         assert_eq!(
-            hosts.wanted.len(),
+            hosts.known.len(),
             3000 % MAX_HOSTS,
             "a full set starts again"
         );

@@ -100,6 +100,8 @@ impl Gateway {
         if let Some(page) = self.pages.get_mut(page) {
             page.set_possible(std::mem::take(&mut learned.possible));
             page.useless = std::mem::take(&mut learned.useless);
+            page.with_cookies = returning.with_cookies;
+            page.with_cookies.append(&mut learned.with_cookies);
             page.image_accept = page
                 .image_accept
                 .take()

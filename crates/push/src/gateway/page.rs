@@ -130,6 +130,8 @@ pub(super) struct Page {
     pub(super) series: PageSeries,
     /// The hashes of the URLs whose pushes were of no use to other users.
     pub(super) useless: Vec<u32>,
+    /// The hashes of the URLs of other origins whose requests carry unknown cookies.
+    pub(super) with_cookies: Vec<u32>,
     /// True if the browser has left the page.
     pub(super) abandoned: bool,
     /// True if its promises are documents that may follow the page.
@@ -170,6 +172,7 @@ impl Page {
             unkept: Vec::new(),
             series: PageSeries::default(),
             useless: Vec::new(),
+            with_cookies: Vec::new(),
             abandoned: false,
             leads_on: false,
             fetches: 0,

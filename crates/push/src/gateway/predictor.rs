@@ -136,6 +136,16 @@ pub trait Predictor {
         Vec::new()
     }
 
+    /// Records that a browser's request for a URL carried cookies that its page's origin does not
+    /// get.
+    fn note_cookies(&mut self, _url: &str) {}
+
+    /// Returns whether browsers' requests for a URL carry such cookies. See
+    /// [`CookieUrls`](crate::cookie_urls::CookieUrls).
+    fn gets_cookies(&self, _url: &str) -> bool {
+        false
+    }
+
     /// Records the fields of a request for a URL with data.
     fn note_data_fields(&mut self, _url: &str, _request: &RequestHead) {}
 
@@ -226,6 +236,8 @@ pub(super) struct Learned {
     pub(super) possible: PossibleNeeds,
     /// The URL hashes of the resources whose pushes were of no use to other users.
     pub(super) useless: Vec<u32>,
+    /// The URL hashes of the resources of other origins whose requests carry cookies.
+    pub(super) with_cookies: Vec<u32>,
     /// The `Accept` for images of other users with the same browser.
     pub(super) image_accept: Option<Arc<[u8]>>,
     /// The other hosts that pages of the origin have requested in the user's browser.
@@ -418,6 +430,7 @@ impl Learned {
         self.scripts.extend(of_target.scripts);
         self.validated.extend(of_target.validated);
         self.referrers.extend(of_target.referrers);
+        self.with_cookies.extend(of_target.with_cookies);
         self.hosts.extend(of_target.hosts);
     }
 
@@ -447,6 +460,9 @@ impl Learned {
         }
         if let Some(seen) = predictor.seen_referrers(&need.url) {
             self.referrers.insert(need.url.clone(), seen);
+        }
+        if predictor.gets_cookies(&need.url) {
+            self.with_cookies.extend(url_hash_of(&need.url));
         }
         Some(need)
     }

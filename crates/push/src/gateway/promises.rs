@@ -135,8 +135,9 @@ impl Gateway {
     }
 
     /// Promises the needs of other users, now or once the page names their host.
-    pub(super) fn promise_learned(&mut self, page: PageId, learned: Learned) {
+    pub(super) fn promise_learned(&mut self, page: PageId, mut learned: Learned) {
         if let Some(page) = self.pages.get_mut(page) {
+            page.with_cookies.append(&mut learned.with_cookies);
             page.expect(learned);
         }
         self.promise_expected(page);
@@ -212,6 +213,7 @@ impl Gateway {
             || self.cache.is_unpushable(target.hash)
             || is_useless
             || self.refusals.concern(&need.url)
+            || self.waits_for_cookies(id, &need, &request)
         {
             return;
         }

@@ -17,6 +17,7 @@ use super::predictor::{self, Context, Document, Learned, Predictor, is_learnable
 use super::returning::Returning;
 use super::session::{Gateway, Response};
 use super::table::{PageId, ResponseId};
+use super::unknown_cookies::note_foreign_cookies;
 use super::visitors::visited_site;
 use crate::fetch_standard::{is_framed, is_navigation, is_prefetch, is_revalidation};
 use crate::hints::names_resources;
@@ -81,6 +82,7 @@ impl Gateway {
             self.misses.note_request(now, hash, request);
             self.refusals.expire(now);
             self.cookies.note_request(request);
+            self.note_host_cookies(request);
             self.image_accept.note(0, request);
             if let Some(visits) = &self.visits {
                 visits.lock().set_time(self.clock.unix_time(now));
@@ -184,6 +186,12 @@ impl Gateway {
                 let referrer = request.fields.get("referer");
                 let referrer = referrer.and_then(|referrer| std::str::from_utf8(referrer).ok());
                 self.note_transfer(hash, referrer, predictor);
+            }
+            if takes_pushes && request.fields.contains("cookie") {
+                let referrer = request.fields.get("referer");
+                let referrer = referrer.and_then(|referrer| std::str::from_utf8(referrer).ok());
+                let url = request_url(&request).unwrap_or_default();
+                note_foreign_cookies(predictor, (&url, &request), head, referrer);
             }
         }
         let answer = Answer {

@@ -27,6 +27,8 @@ pub(super) struct Returning {
     pub(super) copies: Vec<CachedCopy>,
     /// The hashes of the URLs that no cache keeps.
     pub(super) unkept: Vec<u32>,
+    /// The hashes of the URLs of other origins whose requests carry cookies.
+    pub(super) with_cookies: Vec<u32>,
     /// The hashes of the URLs that earlier visits requested, and the times for which the predictor
     /// has known them.
     pub(super) known: Vec<(u32, Duration)>,
@@ -47,9 +49,12 @@ impl Returning {
         let resources = predictor.resources(page);
         let is_unkept = |candidate: &&Candidate| predictor.is_unkept(&candidate.url);
         let unkept = resources.iter().filter(is_unkept);
+        let gets_cookies = |candidate: &&Candidate| predictor.gets_cookies(&candidate.url);
+        let with_cookies = resources.iter().filter(gets_cookies);
         Self {
             copies: resources.iter().filter_map(copy).collect(),
             unkept: unkept.filter_map(|it| url_hash_of(&it.url)).collect(),
+            with_cookies: with_cookies.filter_map(|it| url_hash_of(&it.url)).collect(),
             known: resources.iter().filter_map(known_for).collect(),
         }
     }

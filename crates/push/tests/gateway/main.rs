@@ -43,6 +43,7 @@ mod scripts;
 mod second_visits;
 mod stale_pages;
 mod transfers;
+mod unknown_cookies;
 
 use origin::{Page, page};
 use pair::Asked;

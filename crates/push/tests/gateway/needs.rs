@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tandem_http::RequestHead;
 use tandem_predict::auto::url::{Kind, parts};
 use tandem_predict::{Candidate, Exchange};
+use tandem_push::cookie_urls::CookieUrls;
 use tandem_push::gateway::{CopyLifetime, Predictor};
 use tandem_push::gone_urls::GoneTable;
 use tandem_push::known_redirects::KnownRedirects;
@@ -59,6 +60,7 @@ pub(crate) struct Needs {
     /// The URLs that were requested by CORS.
     pub(crate) by_cors: HashSet<String>,
     gone: GoneTable,
+    cookie_urls: CookieUrls,
     /// The `Accept` for images of another user with the same browser.
     image_accept: Option<&'static str>,
     redirects: KnownRedirects,
@@ -188,6 +190,16 @@ impl Predictor for Needs {
 
     fn is_gone(&self, url: &str) -> bool {
         self.gone.has(Instant::now(), number(url), MISSING_USERS)
+    }
+
+    fn note_cookies(&mut self, url: &str) {
+        self.cookie_urls
+            .note(Instant::now(), number(url), self.user);
+    }
+
+    fn gets_cookies(&self, url: &str) -> bool {
+        self.cookie_urls
+            .has(Instant::now(), number(url), MISSING_USERS)
     }
 
     fn image_accept(&self, _: &RequestHead) -> Option<Arc<[u8]>> {

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use tandem_preload::split;
 use tandem_push::asked_hosts::AskedHosts;
+use tandem_push::cookie_urls::{CookieUrls, without_query};
 use tandem_push::gateway::Counts;
 use tandem_push::gone_urls::GoneTable;
 use tandem_push::known_redirects::KnownRedirects;
@@ -105,6 +106,24 @@ impl Learned {
         let number = self.secret.hash_one(url);
         self.gone_table()
             .has(Instant::now(), number, self.config.min_users)
+    }
+
+    /// Notes that a user's request for a URL carried cookies of another origin than its page's.
+    pub fn note_cookies(&self, user: u64, url: &str) {
+        let number = self.secret.hash_one(without_query(url));
+        self.cookie_urls().note(Instant::now(), number, user);
+    }
+
+    /// Returns whether enough users' requests for a URL carried such cookies.
+    pub fn gets_cookies(&self, url: &str) -> bool {
+        let number = self.secret.hash_one(without_query(url));
+        let least_users = self.config.min_users;
+        self.cookie_urls().has(Instant::now(), number, least_users)
+    }
+
+    fn cookie_urls(&self) -> MutexGuard<'_, CookieUrls> {
+        let cookie_urls = self.cookie_urls.lock();
+        cookie_urls.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn gone_table(&self) -> MutexGuard<'_, GoneTable> {

@@ -160,6 +160,21 @@ fn waste_of_enough_users_is_useless() {
 }
 
 #[test]
+fn cookies_of_enough_users_are_expected() {
+    let config = AutoConfig {
+        min_users: 2,
+        ..AutoConfig::default()
+    };
+    let learned = Learned::new(config, None).unwrap();
+    learned.note_cookies(1, "http://b.test/i.gif?a");
+    learned.note_cookies(1, "http://b.test/i.gif?b");
+    assert!(!learned.gets_cookies("http://b.test/i.gif?a"), "one user");
+    learned.note_cookies(2, "http://b.test/i.gif?c");
+    assert!(learned.gets_cookies("http://b.test/i.gif?d"));
+    assert!(!learned.gets_cookies("http://b.test/j.gif"));
+}
+
+#[test]
 fn link_to_the_state_stays_a_link() {
     let folder = std::env::temp_dir().join(format!("tandem-linked-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -135,6 +135,14 @@ impl Predictor for SessionPredictor<'_> {
         self.learned.is_gone(url)
     }
 
+    fn note_cookies(&mut self, url: &str) {
+        self.learned.note_cookies(self.user, url);
+    }
+
+    fn gets_cookies(&self, url: &str) -> bool {
+        self.learned.gets_cookies(url)
+    }
+
     fn note_waste(&mut self, page: &str, url: &str, is_wasted: bool) {
         self.learned.note_waste(page, self.user, url, is_wasted);
     }

@@ -1,0 +1,104 @@
+//! Resources of other origins whose requests carry cookies that the gateway does not know.
+//!
+//! The cookies of a page's own origin show in its request. Those of other origins show in the
+//! browser's first request to each of them. If earlier users sent cookies for a resource
+//! ([`cookie_urls`](crate::cookie_urls)), it waits for that request. A browser that sends none gets
+//! the push then. The resources of one that sends cookies are left to it: early requests carry no
+//! cookies of other origins.
+//!
+//! A page's request without cookies is likely to be that of a new browser, whose cookies for the
+//! page's site are those that the page sets. Its resources of the site do not wait.
+
+use tandem_http::{RequestHead, ResponseHead};
+use tandem_preload::Need;
+
+use super::predictor::Predictor;
+use super::session::Gateway;
+use super::table::PageId;
+use crate::fetch_standard::is_own_origin;
+use crate::response_rules::is_for_everyone;
+use crate::url::{authority, is_same_origin};
+use crate::wire::url_hash_of;
+
+/// The knowledge about the cookies that a browser's request for a need carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CookieKnowledge {
+    /// The gateway's request has the same cookies, as far as it can tell.
+    Known,
+    /// The browser's first request to the host will show them.
+    Awaited,
+    /// The browser's request carries cookies, and the gateway's carries none.
+    Differ,
+}
+
+impl Gateway {
+    /// Returns whether a push of a need is left out because the cookies of the browser's request
+    /// are unknown. If the browser may show that it has none, the need waits for that.
+    pub(super) fn waits_for_cookies(
+        &mut self,
+        id: PageId,
+        need: &Need,
+        request: &RequestHead,
+    ) -> bool {
+        let knowledge = self.cookie_knowledge(id, need, request);
+        if knowledge == CookieKnowledge::Awaited {
+            self.hosts.wait(id, need);
+        }
+        knowledge != CookieKnowledge::Known
+    }
+
+    /// Compares the cookies of the gateway's request for a need with those of the browser's.
+    pub(super) fn cookie_knowledge(
+        &self,
+        id: PageId,
+        need: &Need,
+        request: &RequestHead,
+    ) -> CookieKnowledge {
+        let Some(page) = self.pages.get(id) else {
+            return CookieKnowledge::Known;
+        };
+        let hash = url_hash_of(&need.url);
+        let gets_cookies = hash.is_some_and(|hash| page.with_cookies.contains(&hash));
+        let is_own = is_own_origin(page.request(), request.scheme.as_str(), &request.authority);
+        if !gets_cookies || is_own || need.anonymous || request.fields.contains("cookie") {
+            return CookieKnowledge::Known;
+        }
+        let is_new = !page.request().fields.contains("cookie") && page.is_same_site(&need.url);
+        match self.hosts.sends_cookies(authority(&need.url)) {
+            Some(true) => CookieKnowledge::Differ,
+            None if !is_new => CookieKnowledge::Awaited,
+            Some(false) | None => CookieKnowledge::Known,
+        }
+    }
+
+    /// Notes whether the browser has cookies for the host of a request. A request by CORS may go
+    /// without those that it has.
+    pub(super) fn note_host_cookies(&mut self, request: &RequestHead) {
+        let has_cookies = request.fields.contains("cookie");
+        let is_of_other = request.fields.get("referer").is_some_and(|referrer| {
+            let host = std::str::from_utf8(referrer).map(authority);
+            host.is_ok_and(|host| !host.eq_ignore_ascii_case(&request.authority))
+        });
+        if is_of_other && (has_cookies || !request.fields.contains("origin")) {
+            self.hosts.note_cookies(&request.authority, has_cookies);
+        }
+    }
+}
+
+/// Tells the predictor of a request with cookies that the page of its referrer does not show.
+/// `page` is a URL of the referrer's origin. A response for everyone serves other requests as well.
+pub(super) fn note_foreign_cookies(
+    predictor: &mut dyn Predictor,
+    (url, request): (&str, &RequestHead),
+    head: &ResponseHead,
+    page: Option<&str>,
+) {
+    let is_foreign = page.is_some_and(|page| !is_same_origin(page, url));
+    if is_foreign
+        && request.fields.contains("cookie")
+        && matches!(head.status, 200 | 204)
+        && !is_for_everyone(head)
+    {
+        predictor.note_cookies(url);
+    }
+}

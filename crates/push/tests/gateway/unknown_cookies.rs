@@ -1,0 +1,139 @@
+//! Scenes of resources of other origins whose requests carry cookies that the gateway has not seen.
+
+use crate::needs::Needs;
+use crate::origin::{Page, page};
+use crate::pair::Pair;
+use crate::{FRESH, NAVIGATION, fresh_image, html, image};
+
+const PAGE: &str = "http://www.a.example/page";
+const OWN: &str = "http://www.a.example/own.png";
+const FAR: &str = "http://img.a.example/far.png";
+const OTHER: &str = "http://img.a.example/other.png";
+const BACK: &[(&str, &str)] = &[("accept", "text/html"), ("cookie", "id=1")];
+const FROM_PAGE: (&str, &str) = ("referer", PAGE);
+
+fn pages(far: Page) -> Vec<(&'static str, Page)> {
+    vec![
+        (
+            PAGE,
+            html("<img src=own.png><img src=//img.a.example/far.png>"),
+        ),
+        (OWN, fresh_image()),
+        (FAR, far),
+        (OTHER, fresh_image()),
+    ]
+}
+
+/// Returns the knowledge after three users have requested the far image with cookies of their own.
+/// The fourth user comes next.
+fn needs(far: &Page) -> Needs {
+    let mut needs = Needs::of_page(PAGE, vec![FAR]);
+    for user in 1..=3 {
+        needs.user = user;
+        let mut pair = Pair::new(&pages(far.clone()));
+        pair.predictor = Some(needs);
+        pair.load(FAR, &[("accept", "*/*"), FROM_PAGE, ("cookie", "far=1")]);
+        needs = pair.predictor.take().expect("the scene has a predictor");
+    }
+    needs.user = 4;
+    needs
+}
+
+/// Returns a pair in which the site is known to the session, after these earlier users.
+fn pair(far: Page) -> Pair {
+    let needs = needs(&far);
+    let mut pair = Pair::new(&pages(far));
+    pair.predictor = Some(needs);
+    pair.begin_visit("www.a.example");
+    pair
+}
+
+fn has(asked: &[String], url: &str) -> bool {
+    asked.iter().any(|asked| asked == url)
+}
+
+#[test]
+fn resource_waits_until_the_host_sees_no_cookie() {
+    for (fields, is_pushed) in [
+        (&[("accept", "*/*"), FROM_PAGE][..], true),
+        (&[("accept", "*/*"), FROM_PAGE, ("cookie", "far=1")], false),
+    ] {
+        let mut pair = pair(fresh_image());
+        let asked = pair.load(PAGE, BACK);
+        assert!(has(&asked, OWN) && !has(&asked, FAR), "{asked:?}");
+        let asked = pair.load(OTHER, fields);
+        assert_eq!(has(&asked, FAR), is_pushed, "{fields:?}");
+        // The browser's cookies count at the next page too.
+        let asked = pair.load("http://www.a.example/page?2", BACK);
+        assert!(!has(&asked, FAR) || is_pushed, "{asked:?}");
+    }
+}
+
+#[test]
+fn resource_for_everyone_does_not_wait() {
+    for (control, waits) in [("public, max-age=600", false), (FRESH, true)] {
+        let mut pair = pair(image().with("cache-control", control));
+        let asked = pair.load(PAGE, BACK);
+        assert_eq!(!has(&asked, FAR), waits, "{control}");
+    }
+}
+
+#[test]
+fn resource_of_a_new_browser_does_not_wait() {
+    let mut pair = pair(fresh_image());
+    let asked = pair.load(PAGE, NAVIGATION);
+    assert!(has(&asked, OWN) && has(&asked, FAR), "{asked:?}");
+    // The host's cookie shows that the next push would miss.
+    let mut pair = self::pair(fresh_image());
+    pair.load(OTHER, &[("accept", "*/*"), FROM_PAGE, ("cookie", "far=1")]);
+    let asked = pair.load(PAGE, NAVIGATION);
+    assert!(has(&asked, OWN) && !has(&asked, FAR), "{asked:?}");
+}
+
+#[test]
+fn request_without_credentials_does_not_wait() {
+    let mut pair = pair(fresh_image());
+    let body = "<img src=//img.a.example/far.png crossorigin>";
+    pair.serve(PAGE, html(body));
+    assert!(has(&pair.load(PAGE, BACK), FAR));
+}
+
+/// Pages of one origin know the cookies of their own requests.
+#[test]
+fn own_requests_of_an_origin_teach_nothing() {
+    let mut needs = Needs::of_page(PAGE, vec![FAR]);
+    for user in 1..=3 {
+        needs.user = user;
+        let mut pair = Pair::new(&pages(fresh_image()));
+        pair.predictor = Some(needs);
+        let own = ("referer", "http://img.a.example/page");
+        pair.load(FAR, &[("accept", "*/*"), own, ("cookie", "far=1")]);
+        needs = pair.predictor.take().expect("the scene has a predictor");
+    }
+    let mut pair = Pair::new(&pages(fresh_image()));
+    pair.predictor = Some(needs);
+    pair.begin_visit("www.a.example");
+    assert!(has(&pair.load(PAGE, BACK), FAR));
+}
+
+#[test]
+fn pushes_with_cookies_of_their_page_teach_too() {
+    const STYLE: &str = "http://img.a.example/far.css";
+    let body = "<link rel=stylesheet href=//img.a.example/far.css>";
+    let style = page("text/css", "").with("cache-control", FRESH);
+    let setting = page("text/html", body).with("set-cookie", "id=1; Domain=a.example");
+    let mut needs = Needs::of_page(PAGE, vec![]);
+    for user in 1..=3 {
+        needs.user = user;
+        let mut pair = Pair::new(&[(PAGE, setting.clone()), (STYLE, style.clone())]);
+        pair.predictor = Some(needs);
+        let asked = pair.load(PAGE, NAVIGATION);
+        assert!(has(&asked, STYLE), "{asked:?}");
+        needs = pair.predictor.take().expect("the scene has a predictor");
+    }
+    // The browser has the cookie from an earlier visit.
+    needs.user = 4;
+    let mut pair = Pair::new(&[(PAGE, page("text/html", body)), (STYLE, style)]);
+    pair.predictor = Some(needs);
+    assert!(!has(&pair.load(PAGE, BACK), STYLE));
+}
