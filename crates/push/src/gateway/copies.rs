@@ -43,6 +43,11 @@ const TOLERANCE: u32 = 8;
 /// visit.
 const LONG_ABSENCE: Duration = Duration::from_hours(24);
 
+/// The least age that copies are assumed to have if one has expired that cannot be validated.
+/// Requests show a lower bound only. The claim of a copy that expires within two days thus shows no
+/// empty cache. If the cache is empty, a resource that lasts longer is claimed as well.
+const ASSUMED_AGE: Duration = LONG_ABSENCE;
+
 /// Returns whether a copy is likely to need a validation, given the least age of the copies of its
 /// site.
 fn is_old(lifetime: CopyLifetime, age: Duration) -> bool {
@@ -73,9 +78,10 @@ impl Gateway {
 
     /// Returns the use of a push's response that a claim shows. A copy without a validator that is
     /// as old as the others of its site has expired. The browser requests the resource then,
-    /// whatever else it has, as if no cache could keep it.
+    /// whatever else it has, as if no cache could keep it. The others count as at least
+    /// [`ASSUMED_AGE`] old.
     pub(super) fn evident_reuse(
-        &self,
+        &mut self,
         now: Instant,
         id: FetchId,
         head: &ResponseHead,
@@ -91,11 +97,17 @@ impl Gateway {
         let site = site_of(url::authority(page.document_url()));
         let rest = Duration::from_secs(copy.until.saturating_sub(unix_time));
         let lifetime = CopyLifetime { whole: rest, rest };
-        let age = self.visitors.age(&site);
-        match age.is_some_and(|age| is_old(lifetime, age)) {
-            true => Reuse::Never,
-            false => reuse,
+        let age = self.visitors.age(&site).unwrap_or_default();
+        if !is_old(lifetime, age.max(ASSUMED_AGE)) {
+            return reuse;
         }
+        if let Some(fetch) = fetch
+            && let Some(push) = self.unreported.get_mut(&fetch.target.hash)
+            && push.fetch == id
+        {
+            push.has_expired = true;
+        }
+        Reuse::Never
     }
 
     /// Forgets all copies.

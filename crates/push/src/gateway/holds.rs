@@ -10,6 +10,9 @@
 //! kind: eight, then sixteen, and so on. This needs at least eight such claims in that directory
 //! for each response that a cache can keep.
 //!
+//! A browser requests a resource without a validator again once its copy has expired. The claim of
+//! such a resource counts like that of a response that no cache keeps (see `copies`).
+//!
 //! A resource that no cache could keep at earlier visits is not held, since browsers request it at
 //! each visit.
 //!

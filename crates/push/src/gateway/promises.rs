@@ -401,6 +401,7 @@ impl Gateway {
             is_error: false,
             may_have_copy,
             is_likely,
+            has_expired: false,
             bytes: 0,
         };
         if let Some(replaced) = self.unreported.insert(target.hash, push) {

@@ -97,7 +97,9 @@ impl Gateway {
                 self.deliver_new_cookies(now, &push);
                 if push.is_likely && fate != Fate::Validated {
                     self.likely.note(true);
-                    self.note_likely_use(now, &push);
+                    if !push.has_expired {
+                        self.note_likely_use(now, &push);
+                    }
                 }
                 self.note_wanted(now, url::authority(&push.url), hash)
             }

@@ -107,6 +107,8 @@ pub(super) struct Unreported {
     /// True if the push did not wait for claims, because nearly all visits transfer its resource,
     /// and no head has shown that caches do not keep it.
     pub(super) is_likely: bool,
+    /// True if an old copy of its response has expired, so that its use shows no empty cache.
+    pub(super) has_expired: bool,
     /// The bytes of its body so far.
     pub(super) bytes: u64,
 }

@@ -15,7 +15,7 @@ const KNOWN: &[(&str, &str)] = &[("content-type", "text/html"), ("etag", "\"1\""
 
 const NO_STORE: &[(&str, &str)] = &[("cache-control", "no-store")];
 
-const FRESH: &[(&str, &str)] = &[("cache-control", "max-age=600")];
+const FRESH: &[(&str, &str)] = &[("cache-control", "max-age=600"), ("etag", "\"1\"")];
 
 /// Begins the page of a browser that has been at the site before.
 fn begin_returning(scene: &mut Scene, path: &str, body: &str) -> ResponseId {

@@ -8,7 +8,7 @@ use tandem_push::wire::Fate;
 use crate::needs::Needs;
 use crate::origin::{Page, page};
 use crate::pair::Pair;
-use crate::{NAVIGATION, fresh_image};
+use crate::{NAVIGATION, expiring_image, fresh_image};
 
 const PAGE: &str = "http://a.test/page";
 
@@ -190,4 +190,17 @@ fn first_visit_leaves_likely_pushes_to_the_next_page() {
     assert_eq!(fetches_with(&mut pair, FIRST, NAVIGATION), 1);
     pair.predictor = needs;
     assert_eq!(fetches_with(&mut pair, PAGE, NAVIGATION), LIKELY.len());
+}
+
+#[test]
+fn use_of_an_expired_likely_resource_shows_nothing() {
+    let mut pair = pair_of_empty_caches();
+    pair.serve(LIKELY[0], expiring_image());
+    fetches_with(&mut pair, PAGE, NAVIGATION);
+    pair.report(Fate::Used, LIKELY[0]);
+    pair.run_for(LOADED);
+    assert_eq!(pair.take_asked().len(), 0);
+    pair.report(Fate::Used, LIKELY[1]);
+    pair.run_for(LOADED);
+    assert_eq!(pair.take_asked().len(), NEW.len());
 }

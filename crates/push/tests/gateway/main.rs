@@ -67,7 +67,13 @@ fn image() -> Page {
     page("image/png", "x")
 }
 
+/// An image that a cache can keep and validate.
 fn fresh_image() -> Page {
+    expiring_image().with("etag", "\"1\"")
+}
+
+/// An image that a cache can keep for ten minutes, and cannot validate.
+fn expiring_image() -> Page {
     image().with("cache-control", FRESH)
 }
 

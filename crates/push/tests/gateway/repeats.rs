@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::origin::Page;
 use crate::pair::Pair;
-use crate::{NAVIGATION, fresh_image, html, image};
+use crate::{NAVIGATION, expiring_image, html, image};
 
 /// A page whose image of another site was promised, while the browser has not seen the promise.
 fn with_promise_on_its_way(image: Page) -> Pair {
@@ -24,7 +24,7 @@ fn with_promise_on_its_way(image: Page) -> Pair {
 #[test]
 fn request_across_a_promise_gets_its_response() {
     let referrer = [("referer", "http://a.test/")];
-    let mut pair = with_promise_on_its_way(fresh_image());
+    let mut pair = with_promise_on_its_way(expiring_image());
     pair.received.clear();
     let none: [&str; 0] = [];
     assert_eq!(pair.load("http://b.test/d.png", &referrer), none);
@@ -42,7 +42,7 @@ fn request_across_a_promise_gets_its_response() {
         &[("referer", "http://a.test/"), ("if-none-match", "\"1\"")],
         &[("referer", "http://a.test/"), ("range", "bytes=0-0")],
     ] {
-        let mut pair = with_promise_on_its_way(fresh_image());
+        let mut pair = with_promise_on_its_way(expiring_image());
         let asked = pair.load("http://b.test/d.png", fields);
         assert_eq!(asked, ["http://b.test/d.png"], "{fields:?}");
     }
@@ -51,7 +51,7 @@ fn request_across_a_promise_gets_its_response() {
 #[test]
 fn copy_is_confirmed_across_a_promise() {
     let condition = [("referer", "http://a.test/"), ("if-none-match", "\"1\"")];
-    let mut pair = with_promise_on_its_way(fresh_image().with("etag", "\"1\""));
+    let mut pair = with_promise_on_its_way(expiring_image().with("etag", "\"1\""));
     let none: [&str; 0] = [];
     assert_eq!(pair.load("http://b.test/d.png", &condition), none);
     assert_eq!(pair.gateway.take_counts().repeated, 1);
@@ -60,7 +60,7 @@ fn copy_is_confirmed_across_a_promise() {
 #[test]
 fn response_is_repeated_for_a_short_time() {
     let referrer = [("referer", "http://a.test/")];
-    let mut pair = with_promise_on_its_way(fresh_image());
+    let mut pair = with_promise_on_its_way(expiring_image());
     // The timer drops the response, although no event of the session follows.
     pair.run();
     assert_eq!(pair.gateway.poll_timeout(), None);
@@ -77,14 +77,14 @@ fn response_is_repeated_if_caches_may_use_it() {
         ("set-cookie", "a=b"),
     ] {
         let image = match name {
-            "set-cookie" => fresh_image().with(name, value),
+            "set-cookie" => expiring_image().with(name, value),
             _ => image().with(name, value),
         };
         let mut pair = with_promise_on_its_way(image);
         let asked = pair.load("http://b.test/d.png", &referrer);
         assert_eq!(asked, ["http://b.test/d.png"], "{name}: {value}");
     }
-    let mut pair = with_promise_on_its_way(fresh_image());
+    let mut pair = with_promise_on_its_way(expiring_image());
     pair.gateway.handle_unsafe_request();
     let asked = pair.load("http://b.test/d.png", &referrer);
     assert_eq!(asked, ["http://b.test/d.png"], "it may have changed");
@@ -95,7 +95,7 @@ fn response_is_repeated_if_caches_may_use_it() {
 fn no_response_is_repeated_after_a_site_was_cleared() {
     let referrer = [("referer", "http://a.test/")];
     for (cleared, expected) in [("\"storage\"", 0), ("\"cache\"", 1)] {
-        let mut pair = with_promise_on_its_way(fresh_image());
+        let mut pair = with_promise_on_its_way(expiring_image());
         let logout = "https://b.test/logout";
         pair.serve(logout, image().with("clear-site-data", cleared));
         pair.send(logout, &referrer);

@@ -9,7 +9,7 @@ use tandem_push::wire::Fate;
 use crate::needs::Needs;
 use crate::origin::{Page, page, redirect};
 use crate::pair::Pair;
-use crate::{NAVIGATION, fresh_image, html, image};
+use crate::{NAVIGATION, expiring_image, fresh_image, html, image};
 
 const WITH_COOKIE: &[(&str, &str)] = &[("accept", "text/html"), ("cookie", "seen=1")];
 
@@ -266,6 +266,38 @@ fn claims_of_uncacheable_siblings_release_others() {
     assert_eq!(fetches_after_claim(&mut pair, &name(30)), 1 + 16);
 }
 
+/// A page without validators. Its images expire between two visits, and its style sheet does not.
+fn expiring() -> Pair {
+    let name = |number: usize| format!("i/{number}.png");
+    let images: String = (0..6).map(|n| format!("<img src={}>", name(n))).collect();
+    let page = signless(&format!("<link rel=stylesheet href=s.css>{images}"));
+    let sheet = self::page("text/css", "").with("cache-control", "max-age=31536000");
+    let mut pages = vec![(url("page"), page), (url("s.css"), sheet)];
+    pages.extend((0..6).map(|number| (url(&name(number)), expiring_image())));
+    pair(&pages)
+}
+
+#[test]
+fn claims_of_expired_copies_release_siblings_only() {
+    for fields in [NAVIGATION, WITH_COOKIE] {
+        let mut pair = expiring();
+        assert_eq!(fetches_with(&mut pair, "page", fields), 0);
+        assert_eq!(fetches_after_claim(&mut pair, "i/0.png"), 1);
+        assert_eq!(fetches_after_claim(&mut pair, "i/1.png"), 1 + 4);
+        pair.run();
+        assert_eq!(pair.gateway.take_counts().withheld, 1, "the style sheet");
+    }
+}
+
+#[test]
+fn claim_of_a_lasting_copy_releases_expired_ones() {
+    for fields in [NAVIGATION, WITH_COOKIE] {
+        let mut pair = expiring();
+        assert_eq!(fetches_with(&mut pair, "page", fields), 0);
+        assert_eq!(fetches_after_claim(&mut pair, "s.css"), 1 + 6);
+    }
+}
+
 #[test]
 fn cacheable_sibling_ends_the_release() {
     let mut pages = site(30, html);
@@ -307,6 +339,7 @@ fn one_cacheable_sibling_only_delays_the_release() {
 fn visit_is_remembered_for_the_next_page() {
     let style = |name: &str| signless(&format!("<link rel=stylesheet href={name}.css>"));
     let sheet = page("text/css", "").with("cache-control", "max-age=600");
+    let sheet = sheet.with("etag", "\"1\"");
     let mut pages = site(2, signless);
     for name in ["second", "third"] {
         pages.push((url(name), style(name)));
