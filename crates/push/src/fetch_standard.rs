@@ -48,6 +48,22 @@ pub fn is_navigation(request: &RequestHead) -> bool {
     }
 }
 
+/// Returns whether a browser requests the script of a service worker (Service Workers, section
+/// "Update").
+pub(crate) fn is_worker_script(request: &RequestHead) -> bool {
+    request.fields.get("service-worker") == Some(b"script")
+        || request.fields.get("sec-fetch-dest") == Some(b"serviceworker")
+}
+
+/// Returns whether a service worker has passed a navigation on, or could have. A request that a
+/// worker passes on keeps its mode, and has no destination.
+pub(crate) fn is_through_worker(request: &RequestHead) -> bool {
+    let field = |name| request.fields.get(name);
+    let is_passed_on =
+        field("sec-fetch-mode") == Some(b"navigate") && field("sec-fetch-dest") == Some(b"empty");
+    is_passed_on || request.fields.contains("service-worker-navigation-preload")
+}
+
 /// Returns whether a request surely asks for a document in a frame.
 pub(crate) fn is_framed(request: &RequestHead) -> bool {
     let destination = request.fields.get("sec-fetch-dest");

@@ -96,6 +96,7 @@ mod viewed_page;
 mod visit_transfers;
 mod visitors;
 mod visits;
+mod workers;
 
 pub use audience::Audience;
 pub use learning::{may_teach, teach, teaches_alone};

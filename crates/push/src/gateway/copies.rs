@@ -29,6 +29,7 @@ use super::table::{FetchId, PageId};
 use super::unknown_cookies::CookieKnowledge;
 use super::visitors::visited_site;
 use crate::client::not_modified;
+use crate::fetch_standard::is_through_worker;
 use crate::response_rules::{CopyLifetime, KeptCopy, Reuse, may_be_pushed};
 use crate::site::site_of;
 use crate::url;
@@ -79,7 +80,8 @@ impl Gateway {
     /// Returns the use of a push's response that a claim shows. A copy without a validator that is
     /// as old as the others of its site has expired. The browser requests the resource then,
     /// whatever else it has, as if no cache could keep it. The others count as at least
-    /// [`ASSUMED_AGE`] old.
+    /// [`ASSUMED_AGE`] old. A service worker of the page may have passed this request on, and may
+    /// answer others. The claim then shows nothing about others either.
     pub(super) fn evident_reuse(
         &mut self,
         now: Instant,
@@ -91,6 +93,9 @@ impl Gateway {
         let copy = KeptCopy::of(head, unix_time).filter(|copy| !copy.has_validator);
         let fetch = self.fetches.get(id);
         let page = fetch.and_then(|fetch| self.pages.get(fetch.page));
+        if page.is_some_and(|page| is_through_worker(page.request())) {
+            return Reuse::Never;
+        }
         let (Some(copy), Some(page)) = (copy, page) else {
             return reuse;
         };
@@ -187,7 +192,7 @@ impl Gateway {
         let Some(page) = page.filter(|page| !is_over && !page.is_closed()) else {
             return;
         };
-        if !page.admits_by_policy(need) {
+        if !page.admits_by_policy(need) || is_through_worker(page.request()) {
             return;
         }
         let Some(mut request) = page.request_for(need, own_origin_only) else {
@@ -200,6 +205,7 @@ impl Gateway {
         let target = PushTarget::of(need.url.as_str().into(), &request);
         if self.requested.contains(&target.hash)
             || self.cache.is_uncheckable(target.hash)
+            || self.workers.may_answer(target.hash)
             || self.refusals.concern(&need.url)
             || self.unreported.len() >= self.config.unreported
             || self.cookie_knowledge(id, need, &request) != CookieKnowledge::Known

@@ -11,7 +11,9 @@
 //! for each response that a cache can keep.
 //!
 //! A browser requests a resource without a validator again once its copy has expired. The claim of
-//! such a resource counts like that of a response that no cache keeps (see `copies`).
+//! such a resource counts like that of a response that no cache keeps (see `copies`). If a service
+//! worker has passed on the request for a page, all claims of the page count so: the worker may
+//! answer the other requests.
 //!
 //! A resource that no cache could keep at earlier visits is not held, since browsers request it at
 //! each visit.
@@ -28,7 +30,7 @@ use tandem_http::cache::validation;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Kind;
 
-use super::claims::{Allowances, KnownSince, RELEASED_PER_CLAIM, Trust};
+use super::claims::{Allowances, Claims, KnownSince, RELEASED_PER_CLAIM, Trust};
 use super::client_cache::SiteNumber;
 use super::fetch::{Fetch, PushStream};
 use super::fetch_phase::{FetchPhase, Released};
@@ -38,7 +40,7 @@ use super::page_hold::{Hold, Siblings};
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
 use super::visitors::{gets_first_cookie, has_no_sign, is_first_visit, visited_site};
-use crate::fetch_standard::is_navigation;
+use crate::fetch_standard::{is_navigation, is_through_worker};
 use crate::response_rules::{KeptCopy, Reuse};
 use crate::site::{is_same_site, site_of};
 use crate::url;
@@ -107,7 +109,8 @@ impl Gateway {
             return;
         };
         let request = page.request();
-        if !self.companion.client_reports() || !is_navigation(request) {
+        let is_through_worker = is_through_worker(request);
+        if !self.companion.client_reports() || !(is_navigation(request) || is_through_worker) {
             return;
         }
         // A page behind a redirect answers the gateway's own request, which has no condition and,
@@ -119,9 +122,15 @@ impl Gateway {
         let trust = self
             .visitors
             .trust(site_of(url::authority(url)), oldest, || {
-                (is_own_answer && is_first_visit(request, head))
-                    || (is_own_site && (is_new || gets_first_cookie(request, head)))
+                let is_first = (is_own_answer && is_first_visit(request, head))
+                    || (is_own_site && (is_new || gets_first_cookie(request, head)));
+                is_first && !is_through_worker
             });
+        let trust = match is_through_worker {
+            // The worker may answer the requests of this page, whatever earlier ones have shown.
+            true => Trust::After(Claims::default()),
+            false => trust,
+        };
         if trust != Trust::Full {
             self.counts.pages_returning += 1;
         }
@@ -146,6 +155,15 @@ impl Gateway {
         let Some(page) = self.pages.get_mut(of) else {
             return false;
         };
+        if let Some(fetch) = self.fetches.get_mut(id)
+            && kind != Kind::Document
+            && self.companion.client_reports()
+            && self.workers.may_answer(fetch.target.hash)
+        {
+            // Claims of other resources do not show that the worker lacks this one.
+            fetch.phase.hold();
+            return false;
+        }
         let site = site_of(url::authority(page.document_url()));
         let Some(hold) = page.hold.as_mut().filter(|_| kind != Kind::Document) else {
             return false;

@@ -17,7 +17,8 @@ use super::session_cookies::Cookies;
 use super::table::{PageId, ResponseId};
 use super::visitors::has_no_sign;
 use crate::fetch_standard::{
-    has_metadata, is_navigation, is_of_tool, is_prefetch, is_repeatable, referrer_after_redirect,
+    has_metadata, is_navigation, is_of_tool, is_prefetch, is_repeatable, is_through_worker,
+    referrer_after_redirect,
 };
 use crate::response_rules::redirect_target;
 use crate::url::is_same_origin;
@@ -109,7 +110,7 @@ impl Gateway {
             page.asked_hosts = std::mem::take(&mut learned.hosts);
             page.set_cookies(cookies.into_changes());
             // A browser that shows no earlier visit is likely to be new. All its claims count.
-            page.known_resources = match has_no_sign(&request) {
+            page.known_resources = match has_no_sign(&request) && !is_through_worker(&request) {
                 true => KnownResources::of_new_visit(std::mem::take(&mut learned.likely)),
                 false => KnownResources::new(self.clock.unix_time(now), returning.known),
             };

@@ -18,7 +18,7 @@ use super::predictor::Learned;
 use super::table::{FetchId, ResponseId};
 use crate::cookies::{CookieChanges, cookies_of};
 use crate::fetch_standard::{
-    self, ContentSecurity, ScriptFields, is_navigation, is_nested, is_own_origin,
+    self, ContentSecurity, ScriptFields, is_navigation, is_nested, is_own_origin, is_through_worker,
 };
 use crate::referrers::SeenReferrers;
 use crate::site::is_same_site;
@@ -558,9 +558,9 @@ pub(super) const fn is_lazy(need: &Need) -> bool {
 }
 
 /// Returns the document that caused a request for a part of it: the URL in `Referer`, or at least
-/// the origin in `Origin`. A nested document, as in a frame, causes requests of its own.
+/// the origin in `Origin`. A document, also one in a frame, causes requests of its own.
 fn initiator(request: &RequestHead) -> Option<String> {
-    if is_navigation(request) || is_nested(request) {
+    if is_navigation(request) || is_nested(request) || is_through_worker(request) {
         return None;
     }
     ["referer", "origin"]

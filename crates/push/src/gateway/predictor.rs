@@ -19,7 +19,8 @@ use tandem_preload::{Kind, Need};
 
 use super::named::{LEAST_SHARE, PossibleNeed, PossibleNeeds};
 use crate::fetch_standard::{
-    ScriptFields, has_only_browser_fields, is_by_cors, is_navigation, is_prefetch, wants_one_format,
+    ScriptFields, has_only_browser_fields, is_by_cors, is_navigation, is_prefetch,
+    is_through_worker, is_worker_script, wants_one_format,
 };
 use crate::image_accept::is_for_image;
 use crate::next_pages::NextPage;
@@ -246,8 +247,11 @@ pub(super) struct Learned {
 
 /// Returns whether the response to a request may be recorded. A login, a script's own fields and a
 /// wish for one format make it useless or private for other users, unless the script's fields can
-/// be learned.
+/// be learned. The script of a service worker is no part of a page.
 pub(super) fn is_learnable(request: &RequestHead) -> bool {
+    if is_worker_script(request) {
+        return false;
+    }
     let is_plain = has_only_browser_fields(&request.fields)
         && !request.fields.get("accept").is_some_and(wants_one_format);
     is_plain || ScriptFields::of(request).is_some()
@@ -349,7 +353,10 @@ pub(super) fn record(
     let field = |name: &str| request.fields.get(name).map(text_of);
     let referrer = field("referer");
     let accept = field("accept");
-    let destination = field("sec-fetch-dest");
+    let destination = match is_through_worker(request) {
+        true => Some(Cow::Borrowed("document")),
+        false => field("sec-fetch-dest"),
+    };
     let content_type = head.fields.get("content-type");
     let media_kind = content_type.and_then(ResourceKind::of_media_type);
     if let Some(referrer) = &referrer {

@@ -91,6 +91,7 @@ impl Gateway {
         match fate {
             Fate::Used | Fate::Late | Fate::Validated => {
                 self.cache.note_pushable(hash);
+                self.workers.note_need(hash);
                 if fate != Fate::Validated {
                     self.counts.used_bytes += push.bytes;
                 }

@@ -74,6 +74,7 @@ impl Gateway {
                 self.collect_pages(left);
             }
             self.requested.push(hash);
+            self.workers.note_request(request, hash);
             self.note_hints(request);
             self.note_wanted(now, &request_authority(request), hash);
             self.note_request(request, hash);
@@ -89,7 +90,9 @@ impl Gateway {
             }
             self.detect_cache_loss(request, hash);
             self.note_load(now);
-            self.note_own_request(request);
+            if !self.workers.have_caused(request) {
+                self.note_own_request(request);
+            }
         } else if !is_learnable(request) {
             return None;
         }
@@ -179,6 +182,11 @@ impl Gateway {
         if !is_confirmed && (head.status != 200 || !DocumentReader::is_html(head)) {
             self.end_revisit(now, id);
         }
+        let is_by_worker = self.workers.have_caused(&request);
+        if is_by_worker {
+            // It is no need of a page.
+            predictor = None;
+        }
         if let Some(predictor) = predictor.as_deref_mut() {
             self.compare_with_target(hash, &request, predictor);
             let is_whole = matches!(head.status, 200 | 204);
@@ -224,7 +232,7 @@ impl Gateway {
             Some(predictor) => self.learn_answer(now, &answer, &url, head, predictor),
             None => (Learned::default(), Returning::default()),
         };
-        if takes_pushes {
+        if takes_pushes && !is_by_worker {
             let needs = Needs {
                 named,
                 learned,

@@ -33,6 +33,7 @@ use super::table::{FetchId, PageId, ResponseId, Table};
 use super::viewed_page::NextPages;
 use super::visitors::Visitors;
 use super::visits::Visits;
+use super::workers::Workers;
 use crate::image_accept::ImageAccept;
 use crate::response_rules::{CopyLifetime, KeptCopy};
 use crate::url;
@@ -154,6 +155,7 @@ pub struct Gateway {
     /// They stay `None` at a gateway with several users.
     pub(super) targets: Option<Box<KnownTargets>>,
     pub(super) likely: LikelyPushes,
+    pub(super) workers: Workers,
     /// The list of hosts for which the client opens HTTPS; `None` before it has sent a list.
     opened: Option<OpenedList>,
     /// The page that the user looks at.
@@ -213,6 +215,7 @@ impl Gateway {
             hosts: ForeignHosts::default(),
             targets: None,
             likely: LikelyPushes::default(),
+            workers: Workers::default(),
             opened: None,
             view: None,
             next: NextPages::default(),
@@ -481,6 +484,6 @@ mod tests {
     /// A gateway keeps those of thousands of idle sessions.
     #[test]
     fn machine_of_a_session_is_small() {
-        assert!(size_of::<Gateway>() <= 1512, "{}", size_of::<Gateway>());
+        assert!(size_of::<Gateway>() <= 1520, "{}", size_of::<Gateway>());
     }
 }

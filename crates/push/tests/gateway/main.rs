@@ -44,6 +44,7 @@ mod second_visits;
 mod stale_pages;
 mod transfers;
 mod unknown_cookies;
+mod workers;
 
 use origin::{Page, page};
 use pair::Asked;
