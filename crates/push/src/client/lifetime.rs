@@ -2,7 +2,7 @@
 //!
 //! A push counts as validated while it arrives (RFC 9113 section 8.4.2) and shortly after, but not
 //! beyond the page load for which it came. A response with a lifetime waits as long as RFC 9111
-//! permits.
+//! permits, and no shorter than that.
 
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,11 @@ impl Lifetime {
     ) -> bool {
         let waited = now.saturating_duration_since(arrived);
         match self {
-            Self::For(time) => waited >= time.min(MAX_WAIT),
+            // A response that the origin has just sent is no older than one without a lifetime.
+            Self::For(time) => {
+                let is_of_load = || !Self::Validated.is_over(arrived, ended, now, load);
+                waited >= time.min(MAX_WAIT) && !is_of_load()
+            }
             Self::Unspecified => {
                 waited >= MAX_UNSPECIFIED_WAIT || load.is_of_earlier_visit(arrived)
             }
@@ -291,6 +295,25 @@ mod tests {
         assert!(!ends(None, secs(29)) && ends(None, secs(30)), "it arrives");
         let late = Some(start + secs(12));
         assert!(!ends(late, secs(22)) && ends(late, secs(23)));
+    }
+
+    /// On a slow path, a lifetime of a second ends before the browser's request comes.
+    #[test]
+    fn short_lifetime_ends_no_sooner_than_none() {
+        let start = Instant::now();
+        let mut load = PageLoad::new(start);
+        (0..20).for_each(|second| load.note(start + secs(second)));
+        for time in [1, 9, 12] {
+            let lifetime = Lifetime::For(secs(time));
+            let over = |after, load: &PageLoad| {
+                lifetime.is_over(start, Some(start), start + secs(after), load)
+            };
+            let last = time.saturating_sub(1).max(10);
+            assert!(!over(last, &load) && over(last + 1, &load), "{time}");
+            let mut next = load;
+            next.note_page(start + secs(19), true, false);
+            assert!(over(20, &next));
+        }
     }
 
     #[test]
