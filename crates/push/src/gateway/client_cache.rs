@@ -110,9 +110,12 @@ impl ClientCache {
         }
     }
 
-    /// Forgets all URLs.
+    /// Forgets all URLs, except those that were checked for nothing.
     pub(super) fn clear(&mut self) {
-        self.tables = None;
+        let rare = self.tables.take().and_then(|tables| tables.rare);
+        if let Some(rare) = rare.filter(|rare| !rare.uncheckable.is_empty()) {
+            self.rare_mut().uncheckable = rare.uncheckable;
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -393,6 +396,17 @@ mod tests {
         assert!(cache.is_unpushable(9999) && cache.is_uncheckable(9999));
         cache.note_pushable(9999);
         assert!(!cache.is_unpushable(9999) && cache.is_uncheckable(9999));
+    }
+
+    #[test]
+    fn lost_cache_keeps_the_checks_for_nothing() {
+        let mut cache = ClientCache::default();
+        cache.note_uncheckable(1);
+        cache.note_unpushable(2);
+        cache.note_answer(3, FRESH, SITE);
+        cache.clear();
+        assert!(cache.is_uncheckable(1) && cache.is_empty());
+        assert!(!cache.is_unpushable(2) && !cache.is_usable(3));
     }
 
     #[test]
