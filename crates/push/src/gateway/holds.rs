@@ -149,8 +149,8 @@ impl Gateway {
     }
 
     /// Holds a new fetch back if its page demands it. Documents are exempt, since browsers request
-    /// most of them on each visit. Returns true if the fetch begins for one reason only: nearly all
-    /// visits transfer its resource.
+    /// most of them on each visit, unless caches use a copy without a request. Returns true if the
+    /// fetch begins for one reason only: nearly all visits transfer its resource.
     pub(super) fn hold_if_doubtful(&mut self, of: PageId, id: FetchId, kind: Kind) -> bool {
         let Some(page) = self.pages.get_mut(of) else {
             return false;
@@ -165,12 +165,15 @@ impl Gateway {
             return false;
         }
         let site = site_of(url::authority(page.document_url()));
-        let Some(hold) = page.hold.as_mut().filter(|_| kind != Kind::Document) else {
+        let Some(hold) = page.hold.as_mut() else {
             return false;
         };
         let Some(fetch) = self.fetches.get_mut(id) else {
             return false;
         };
+        if kind == Kind::Document && !self.copies.contain_lasting(fetch.target.hash) {
+            return false;
+        }
         if page.unkept.contains(&fetch.target.hash) {
             return false;
         }

@@ -125,6 +125,12 @@ impl Copies {
         self.checks.clear();
     }
 
+    /// Returns whether the browser may have a copy of a resource that its cache uses for a while.
+    pub(super) fn contain_lasting(&self, hash: u32) -> bool {
+        let mut all = self.pages.iter().flat_map(|copies| &copies.unchecked);
+        all.any(|(own, copy)| *own == hash && !copy.lifetime.whole.is_zero())
+    }
+
     /// Returns whether the browser may have a copy of a resource.
     pub(super) fn contain(&self, hash: u32) -> bool {
         let mut all = self.pages.iter().flat_map(|copies| &copies.unchecked);
