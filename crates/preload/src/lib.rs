@@ -45,6 +45,9 @@ use std::sync::Arc;
 /// view, and those that another page may need.
 pub const LAZY: u8 = urgency::LAZY;
 
+/// Urgency of fonts that a style sheet names. Browsers request those that text needs.
+pub const FACE: u8 = urgency::FACE;
+
 /// The use of a resource by the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {

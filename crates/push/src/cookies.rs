@@ -255,6 +255,15 @@ pub(crate) fn sets_strict_cookie(head: &ResponseHead) -> bool {
     head.fields.get_all("set-cookie").any(set_cookie::is_strict)
 }
 
+/// Returns whether a response sets a cookie that the requests of a frame of another site may carry.
+/// Chromium holds back cookies that do not say so with `SameSite=None`.
+pub(crate) fn sets_foreign_cookie(request: &RequestHead, head: &ResponseHead) -> bool {
+    let agent = request.fields.get("user-agent").unwrap_or_default();
+    let is_chromium = agent.windows(7).any(|part| part == b"Chrome/");
+    let is_foreign = |field: &[u8]| !set_cookie::is_of_same_site(field).unwrap_or(is_chromium);
+    head.fields.get_all("set-cookie").any(is_foreign)
+}
+
 /// Returns the `Cookie` field of a request; empty if it has none. Several fields are joined.
 pub(crate) fn cookies_of(fields: &Fields) -> Cow<'_, [u8]> {
     let mut values = fields.get_all("cookie");

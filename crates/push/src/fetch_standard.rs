@@ -98,6 +98,26 @@ pub(crate) fn is_by_cors(request: &RequestHead) -> Option<bool> {
     (!is_navigation(request) && !is_own_origin(request, scheme, authority)).then_some(false)
 }
 
+/// Returns whether a request surely comes from a document with an opaque origin, such as that of a
+/// sandboxed frame, or was redirected by another site.
+pub(crate) fn has_null_origin(request: &RequestHead) -> bool {
+    !is_navigation(request) && !is_nested(request) && request.fields.get("origin") == Some(b"null")
+}
+
+/// Returns whether a browser takes a request for one of another site, and its `Referer` names a
+/// document, style sheet or script of the URL's own origin. A document has an opaque origin then. A
+/// style sheet or script belongs to a document of another site.
+pub(crate) fn is_foreign_to_referrer(request: &RequestHead) -> bool {
+    if request.fields.get("sec-fetch-site") != Some(b"cross-site") {
+        return false;
+    }
+    let referrer = request.fields.get("referer").map(std::str::from_utf8);
+    let parts = referrer.and_then(|it| split(it.ok()?));
+    parts.is_some_and(|(scheme, authority, _)| is_own_origin(request, scheme, authority))
+        && !is_navigation(request)
+        && !is_nested(request)
+}
+
 /// Returns whether the browser requests a resource for a page that the user may never open.
 pub(crate) fn is_prefetch(request: &RequestHead) -> bool {
     let mut names = ["sec-purpose", "purpose", "x-moz"].into_iter();
@@ -209,6 +229,32 @@ mod tests {
             (&[], None),
         ] {
             assert_eq!(is_by_cors(&request(fields)), expected, "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn opaque_origin_shows_in_fields() {
+        let own = ("referer", "http://h:81/p");
+        let site = |site| ("sec-fetch-site", site);
+        let frame = ("sec-fetch-dest", "iframe");
+        let null = ("origin", "null");
+        for (fields, has_null, is_foreign) in [
+            (&[null][..], true, false),
+            (&[own, site("cross-site")], false, true),
+            (&[own, site("same-origin")], false, false),
+            (&[own], false, false),
+            (
+                &[("referer", "http://b/"), site("cross-site")],
+                false,
+                false,
+            ),
+            (&[site("cross-site")], false, false),
+            (&[own, site("cross-site"), frame], false, false),
+            (&[null, ("accept", "text/html")], false, false),
+        ] {
+            let request = request(fields);
+            assert_eq!(has_null_origin(&request), has_null, "{fields:?}");
+            assert_eq!(is_foreign_to_referrer(&request), is_foreign, "{fields:?}");
         }
     }
 

@@ -1,6 +1,6 @@
-//! The fields with which the scripts of pages request data, once requests of several users have
-//! agreed on them. The predictor knows that a page causes a request, and this module knows its
-//! fields.
+//! The fields with which pages request data, once requests of several users have agreed on those
+//! that scripts choose. A frame counts as data here, but its request is not that of a script. The
+//! predictor knows that a page causes a request, and this module knows its fields.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tandem_http::cache::RequestPolicy;
 use tandem_predict::crowd::{Crowd, tag};
 use tandem_predict::ids::IdMap;
 
-use crate::fetch_standard::ScriptFields;
+use crate::fetch_standard::{ScriptFields, is_framed, is_navigation};
 
 /// The largest number of URLs in a table. A table that is full starts again.
 const MAX_URLS: usize = 1 << 14;
@@ -28,6 +28,12 @@ pub enum DataFields {
     Plain,
     /// Scripts choose these fields.
     Scripted(Arc<ScriptFields>),
+    /// The request asks for a document in a frame.
+    Frame {
+        /// True if requests that the document causes come from an opaque origin, as those of a
+        /// sandboxed frame do.
+        is_sandboxed: bool,
+    },
     /// Too few requests show the fields.
     Unknown,
 }
@@ -43,9 +49,17 @@ pub struct ScriptTable {
 struct KnownFields {
     /// The fields that a script chose, if it chose any.
     fields: Option<Arc<ScriptFields>>,
+    frame: Option<Frame>,
     /// The users whose requests had these fields.
     users: Crowd<MAX_USERS>,
     demands: Demands,
+}
+
+/// A document in a frame, as requests have shown it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Frame {
+    /// True if a request that it caused came from an opaque origin.
+    is_sandboxed: bool,
 }
 
 /// The recent users of a URL, and whether the last request of each wanted a response that its
@@ -80,9 +94,13 @@ impl ScriptTable {
     /// count of users again.
     pub fn note(&mut self, url: u64, user: u64, request: &RequestHead) {
         let fields = ScriptFields::of(request);
+        let is_frame = is_framed(request) || is_navigation(request);
         let is_validated = RequestPolicy::of(&request.fields).wants_validation();
+        let is_same = |known: &&mut KnownFields| {
+            known.fields.as_deref() == fields.as_ref() && known.frame.is_some() == is_frame
+        };
         let known = self.urls.get_mut(&url);
-        if let Some(known) = known.filter(|known| known.fields.as_deref() == fields.as_ref()) {
+        if let Some(known) = known.filter(is_same) {
             known.users.note(user);
             known.demands.note(user, is_validated);
             return;
@@ -92,12 +110,22 @@ impl ScriptTable {
         }
         let mut known = KnownFields {
             fields: fields.map(Arc::new),
+            frame: is_frame.then(Frame::default),
             users: Crowd::default(),
             demands: Demands::default(),
         };
         known.users.note(user);
         known.demands.note(user, is_validated);
         self.urls.insert(url, known);
+    }
+
+    /// Notes that a request which the document at a URL has caused came from an opaque origin. A
+    /// single request suffices, since it only leaves requests to browsers.
+    pub fn note_sandbox(&mut self, url: u64) {
+        let known = self.urls.get_mut(&url);
+        if let Some(frame) = known.and_then(|known| known.frame.as_mut()) {
+            frame.is_sandboxed = true;
+        }
     }
 
     /// Returns whether most of the recent users wanted a response of a URL that its origin has
@@ -112,6 +140,12 @@ impl ScriptTable {
     pub fn data_fields(&self, url: u64, least_users: u8) -> DataFields {
         match self.urls.get(&url) {
             None => DataFields::Unknown,
+            Some(KnownFields {
+                frame: Some(Frame { is_sandboxed }),
+                ..
+            }) => DataFields::Frame {
+                is_sandboxed: *is_sandboxed,
+            },
             Some(KnownFields { fields: None, .. }) => DataFields::Plain,
             Some(KnownFields {
                 fields: Some(fields),
@@ -148,7 +182,7 @@ mod tests {
     fn accept_of(table: &ScriptTable, url: u64, least_users: u8) -> Option<String> {
         match table.data_fields(url, least_users) {
             DataFields::Scripted(fields) => Some(fields.accept().to_owned()),
-            DataFields::Plain | DataFields::Unknown => None,
+            DataFields::Plain | DataFields::Frame { .. } | DataFields::Unknown => None,
         }
     }
 
@@ -173,6 +207,29 @@ mod tests {
             "one user changed it"
         );
         assert!(accept_of(&table, 1, 1).is_some());
+    }
+
+    #[test]
+    fn table_tells_frames_from_data() {
+        let mut table = ScriptTable::default();
+        let frame = RequestHead {
+            fields: [("sec-fetch-dest", "iframe")].into_iter().collect(),
+            ..request("text/html")
+        };
+        let of = |is_sandboxed| DataFields::Frame { is_sandboxed };
+        table.note_sandbox(1);
+        assert_eq!(table.data_fields(1, 1), DataFields::Unknown);
+        table.note(1, 7, &frame);
+        assert_eq!(table.data_fields(1, 3), of(false));
+        table.note(2, 7, &request("text/html,*/*"));
+        assert_eq!(table.data_fields(2, 3), of(false), "without metadata");
+        table.note_sandbox(1);
+        table.note(1, 8, &frame);
+        assert_eq!(table.data_fields(1, 3), of(true));
+        table.note(1, 8, &request("*/*"));
+        assert_eq!(table.data_fields(1, 3), DataFields::Plain, "a script asks");
+        table.note_sandbox(1);
+        assert_eq!(table.data_fields(1, 3), DataFields::Plain);
     }
 
     #[test]

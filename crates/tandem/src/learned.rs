@@ -316,6 +316,12 @@ impl Learned {
         self.scripts().note(number, user, request);
     }
 
+    /// Notes that a request which the document at a URL has caused came from an opaque origin.
+    pub fn note_sandbox(&self, frame: &str) {
+        let number = self.secret.hash_one(frame);
+        self.scripts().note_sandbox(number);
+    }
+
     /// Returns the way in which pages request a URL with data. Fields that scripts choose count
     /// once enough users have sent them.
     pub fn data_fields(&self, url: &str) -> DataFields {

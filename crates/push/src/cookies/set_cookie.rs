@@ -45,6 +45,8 @@ struct Attributes<'a> {
     needs_secure: bool,
     /// True if requests from other sites do not carry the cookie.
     is_strict: bool,
+    /// True if requests that other sites cause lack the cookie, as far as `SameSite` tells.
+    is_of_same_site: Option<bool>,
     max_age: Option<bool>,
     expires: Option<&'a [u8]>,
 }
@@ -107,6 +109,20 @@ pub(super) fn is_strict(field: &[u8]) -> bool {
     Attributes::of(field.split(|byte| *byte == b';').skip(1)).is_strict
 }
 
+/// Returns whether requests that other sites cause lack the cookie of a field. Returns `None` if
+/// the default of the browser decides.
+pub(super) fn is_of_same_site(field: &[u8]) -> Option<bool> {
+    Attributes::of(field.split(|byte| *byte == b';').skip(1)).is_of_same_site
+}
+
+fn same_site(value: &[u8]) -> Option<bool> {
+    match value.to_ascii_lowercase().as_slice() {
+        b"strict" | b"lax" => Some(true),
+        b"none" => Some(false),
+        _ => None,
+    }
+}
+
 impl<'a> Attributes<'a> {
     fn of(parts: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut found = Self::default();
@@ -121,6 +137,7 @@ impl<'a> Attributes<'a> {
                 b"secure" => found.is_secure = true,
                 b"samesite" => {
                     found.needs_secure |= value.eq_ignore_ascii_case(b"none");
+                    found.is_of_same_site = same_site(value);
                     found.is_strict |= value.eq_ignore_ascii_case(b"strict");
                 }
                 b"partitioned" => found.needs_secure = true,

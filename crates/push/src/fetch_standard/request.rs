@@ -14,6 +14,9 @@ use crate::browser_fields::{INHERITED_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
 use crate::cookies::{CookieChanges, cookies_of};
 use crate::site::{host_of, is_loopback, is_same_site};
 
+/// The field with which browsers request documents (Upgrade Insecure Requests, section 3.2.1).
+const UPGRADE: &str = "upgrade-insecure-requests";
+
 /// The page that fetches resources, as far as requests depend on it: the "client" of the requests
 /// in terms of the Fetch standard.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +68,11 @@ pub fn request_for(
         })
         .map(|field| (field.name, field.value))
         .collect();
+    if need.kind == Kind::Document
+        && let Some(value) = page.request.fields.get(UPGRADE)
+    {
+        fields.push(UPGRADE, value);
+    }
     if !cookies.is_empty() {
         fields.push("cookie", cookies);
     }

@@ -159,6 +159,11 @@ impl DocumentReader {
         is_html(essence(head))
     }
 
+    /// Returns whether a response with this head is a style sheet.
+    pub(super) fn is_style(head: &ResponseHead) -> bool {
+        DocumentType::of(head) == Some(DocumentType::Style)
+    }
+
     /// Returns whether a response with this head is a script.
     pub(super) fn is_script(head: &ResponseHead) -> bool {
         DocumentType::of(head) == Some(DocumentType::Script)

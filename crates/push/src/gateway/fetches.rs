@@ -331,8 +331,11 @@ impl Gateway {
         if let Some(fetch) = self.fetches.get_mut(id) {
             fetch.requested = true;
             fetch.turn = self.queue.raise(fetch.turn);
-            let is_new =
-                !fetch.is_sign && (fetch.phase.is_held() || is_of_burst(now, fetch.released));
+            // A frame has a lifetime of its own, and tells little about other resources.
+            let is_part = fetch.purpose.kind() != Kind::Document;
+            let is_new = is_part
+                && !fetch.is_sign
+                && (fetch.phase.is_held() || is_of_burst(now, fetch.released));
             fetch.is_sign |= is_new;
             let (page, reuse) = (fetch.page, fetch.reuse.filter(|_| is_new));
             self.release_hold(now, id);
@@ -494,12 +497,16 @@ impl Gateway {
             // Its resources are of use only once the browser asks for it.
             return;
         }
+        if let Purpose::Frame(_) = purpose {
+            let request = self.fetches.get(id).and_then(|it| it.request.clone());
+            self.begin_frame(now, page, &url, request.as_ref(), head);
+        }
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;
         };
-        fetch.reader = self
-            .pages
-            .get_mut(page)
+        let document = self.pages.get_mut(page);
+        fetch.reader = document
+            .filter(|page| !page.is_sandboxed(&url))
             .and_then(|page| page.reader(&url, head, purpose.clone()));
         // The request for the target would lack the fields of the script.
         let is_by_script = |page: &Page| page.is_by_script(&url);

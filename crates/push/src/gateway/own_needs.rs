@@ -31,7 +31,9 @@ use super::session_cookies::Cookies;
 use super::static_urls::may_be_static;
 use super::table::{PageId, ResponseId};
 use crate::cookies::cookies_of;
-use crate::fetch_standard::{is_navigation, is_prefetch, referrer, referrer_policy};
+use crate::fetch_standard::{
+    has_null_origin, is_navigation, is_prefetch, referrer, referrer_policy,
+};
 use crate::response_rules::{Reuse, browser_reuse, may_be_pushed};
 use crate::url::{authority, request_url};
 use crate::wire::PUSH_FIELD;
@@ -138,7 +140,7 @@ impl Gateway {
             return;
         };
         let unix_time = self.clock.unix_time(now);
-        if !is_learnable(request) || !is_resource(head, unix_time) {
+        if !is_learnable(request) || has_null_origin(request) || !is_resource(head, unix_time) {
             return;
         }
         let mut visits = visits.lock();

@@ -23,11 +23,14 @@ use crate::fetch_standard::{
 use crate::referrers::SeenReferrers;
 use crate::site::is_same_site;
 use crate::url;
+use crate::wire::url_hash_of;
 
+mod frames;
 mod policies;
 mod redirects;
 mod requests;
 
+use frames::Frames;
 use redirects::Redirected;
 
 /// The largest number of resources for one page.
@@ -117,6 +120,8 @@ pub(super) struct Page {
     /// The document's policies for its resources, and those of its frames.
     content: Arc<ContentSecurity>,
     frames: HashMap<Box<str>, Arc<ContentSecurity>>,
+    /// The frames with learned resources, and those whose heads have arrived.
+    nested: Frames,
     /// True if the document's own bytes, which may name a policy, are not sent again.
     is_policy_unknown: bool,
     /// True if the document's head says that requests to other origins have no cookies.
@@ -128,6 +133,8 @@ pub(super) struct Page {
     /// The hashes of the URLs with responses that no cache keeps. Their fetches never wait.
     pub(super) unkept: Vec<u32>,
     pub(super) series: PageSeries,
+    /// The hashes of the URLs of the fonts that visits requested, if any visit is known.
+    pub(super) fonts: Option<HashSet<u32>>,
     /// The hashes of the URLs whose pushes were of no use to other users.
     pub(super) useless: Vec<u32>,
     /// The hashes of the URLs of other origins whose requests carry unknown cookies.
@@ -165,12 +172,14 @@ impl Page {
             delegation: Delegation::default(),
             content: Arc::default(),
             frames: HashMap::new(),
+            nested: Frames::default(),
             is_policy_unknown: false,
             is_credentialless: false,
             known_resources: KnownResources::default(),
             hold: None,
             unkept: Vec::new(),
             series: PageSeries::default(),
+            fonts: None,
             useless: Vec::new(),
             with_cookies: Vec::new(),
             abandoned: false,
@@ -415,6 +424,8 @@ impl Page {
         self.scripts.extend(learned.scripts);
         self.validated.extend(learned.validated);
         self.referrers.extend(learned.referrers);
+        self.fonts = self.fonts.take().or(learned.fonts);
+        self.expect_frames(learned.frames, learned.sandboxed);
     }
 
     /// Returns whether the request for a URL has fields that scripts choose.
@@ -457,21 +468,38 @@ impl Page {
             .into_iter()
             .partition(|need| {
                 let host = url::authority(&need.url);
-                self.names_host(host) || self.was_asked(host)
+                (self.names_host(host) || self.was_asked(host)) && !self.awaits_frame(need)
             });
         self.expected = later;
         let document = url::authority(self.document_url());
         for need in &mut now {
+            self.place_in_frame(need);
             // On its own origin the document itself makes the request.
             if url::authority(&need.url).eq_ignore_ascii_case(document) {
                 need.via = None;
             }
         }
         now.retain_mut(|need| {
+            // The request of a style sheet or script does not show the `Accept` of documents.
+            if need.kind == Kind::Document && !self.is_document() {
+                return false;
+            }
             let seen = self.referrers.get(&need.url);
             self.limit_referrer(need, seen.copied())
         });
         now
+    }
+
+    /// Returns whether a font is left to the browser: a style sheet names it, and no known visit
+    /// has requested it. Browsers request a font only if text needs it.
+    pub(super) fn leaves_font(&self, need: &Need) -> bool {
+        let is_face = need.kind == Kind::Font && need.urgency == scan::FACE;
+        let hash = || url_hash_of(&need.url);
+        is_face
+            && self
+                .fonts
+                .as_ref()
+                .is_some_and(|fonts| hash().is_some_and(|hash| !fonts.contains(&hash)))
     }
 
     /// Returns whether lazy loading permits the push of a need. Lazy images and frames, and

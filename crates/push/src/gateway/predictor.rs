@@ -17,10 +17,11 @@ use tandem_predict::auto::url::{Kind as ResourceKind, parts};
 use tandem_predict::{Candidate, Exchange};
 use tandem_preload::{Kind, Need};
 
+use super::known_fonts::known_fonts;
 use super::named::{LEAST_SHARE, PossibleNeed, PossibleNeeds};
 use crate::fetch_standard::{
-    ScriptFields, has_only_browser_fields, is_by_cors, is_navigation, is_prefetch,
-    is_through_worker, is_worker_script, wants_one_format,
+    ScriptFields, has_null_origin, has_only_browser_fields, is_by_cors, is_foreign_to_referrer,
+    is_framed, is_navigation, is_prefetch, is_through_worker, is_worker_script, wants_one_format,
 };
 use crate::image_accept::is_for_image;
 use crate::next_pages::NextPage;
@@ -150,6 +151,9 @@ pub trait Predictor {
     /// Records the fields of a request for a URL with data.
     fn note_data_fields(&mut self, _url: &str, _request: &RequestHead) {}
 
+    /// Records that a request which the document at a URL has caused came from an opaque origin.
+    fn note_sandbox(&mut self, _frame: &str) {}
+
     /// Returns the fields with which pages request a URL with data.
     fn data_fields(&self, _url: &str) -> DataFields {
         DataFields::Plain
@@ -243,6 +247,12 @@ pub(super) struct Learned {
     pub(super) image_accept: Option<Arc<[u8]>>,
     /// The other hosts that pages of the origin have requested in the user's browser.
     pub(super) hosts: HashSet<String>,
+    /// The hashes of the URLs of the fonts that visits to the page requested, if any is known.
+    pub(super) fonts: Option<HashSet<u32>>,
+    /// The URLs of frames that need resources.
+    pub(super) frames: HashSet<String>,
+    /// The URLs of frames whose resources are requested by opaque origins.
+    pub(super) sandboxed: HashSet<String>,
 }
 
 /// Returns whether the response to a request may be recorded. A login, a script's own fields and a
@@ -359,6 +369,18 @@ pub(super) fn record(
     };
     let content_type = head.fields.get("content-type");
     let media_kind = content_type.and_then(ResourceKind::of_media_type);
+    let is_of_sandbox = has_null_origin(request)
+        || (is_foreign_to_referrer(request)
+            && referrer
+                .as_deref()
+                .is_some_and(|it| is_frame_document(predictor, it)));
+    if is_of_sandbox {
+        // No request of the page itself would have the cookies and the origin of this one.
+        if let Some(referrer) = &referrer {
+            predictor.note_sandbox(referrer);
+        }
+        return Vec::new();
+    }
     if let Some(referrer) = &referrer {
         predictor.note_referrer(url, referrer);
         // A link leads to a page of its own, which is no resource of the referrer.
@@ -384,7 +406,8 @@ pub(super) fn record(
     }
     let is_scripted = ScriptFields::of(request).is_some();
     // The predictor counts a frame as data.
-    let is_data = is_frame || is_data(url, destination.as_deref(), media_kind);
+    let is_data =
+        is_frame || is_framed(request) || is_data(url, destination.as_deref(), media_kind);
     if is_scripted || is_data {
         predictor.note_data_fields(url, request);
     }
@@ -413,6 +436,7 @@ impl Learned {
     pub(super) fn of_page(predictor: &dyn Predictor, browser: u32, page: &str) -> Self {
         let mut learned = Self {
             hosts: predictor.asked_hosts(browser, page),
+            fonts: known_fonts(predictor, page),
             ..Self::default()
         };
         for candidate in &predictor.resources(page) {
@@ -439,6 +463,9 @@ impl Learned {
         self.referrers.extend(of_target.referrers);
         self.with_cookies.extend(of_target.with_cookies);
         self.hosts.extend(of_target.hosts);
+        self.fonts = of_target.fonts.or(self.fonts.take());
+        self.frames.extend(of_target.frames);
+        self.sandboxed.extend(of_target.sandboxed);
     }
 
     /// Adds a candidate, and returns true, if it is a need.
@@ -459,6 +486,14 @@ impl Learned {
             false => DataFields::Plain,
         };
         let need = known_need(predictor, candidate, &fields_of_data)?;
+        if fields_of_data == (DataFields::Frame { is_sandboxed: true }) {
+            self.sandboxed.insert(need.url.clone());
+        }
+        if let Some(via) = need.via.as_deref()
+            && is_frame_document(predictor, via)
+        {
+            self.frames.insert(via.to_owned());
+        }
         if let DataFields::Scripted(fields) = fields_of_data {
             self.scripts.insert(need.url.clone(), fields);
         }
@@ -493,6 +528,13 @@ impl Learned {
         }
         possible
     }
+}
+
+/// Returns whether a URL is that of a document in a frame.
+fn is_frame_document(predictor: &dyn Predictor, url: &str) -> bool {
+    let kind = ResourceKind::of_path(parts(url).path);
+    matches!(kind, ResourceKind::Page | ResourceKind::Open)
+        && matches!(predictor.data_fields(url), DataFields::Frame { .. })
 }
 
 /// Returns whether a response is data, as far as the predictor can tell. `media_kind` is the kind
@@ -537,12 +579,17 @@ fn need_of(
     fields_of_data: &DataFields,
 ) -> Option<Need> {
     let is_scripted = matches!(fields_of_data, DataFields::Scripted(_));
+    // Data with a path like that of a page is a frame too.
     let has_name_of_page = ResourceKind::of_path(parts(&candidate.url).path) == ResourceKind::Page;
+    let is_frame = match (candidate.kind, fields_of_data) {
+        (ResourceKind::Data | ResourceKind::Open, DataFields::Frame { .. }) => true,
+        (ResourceKind::Data, DataFields::Plain | DataFields::Unknown) => has_name_of_page,
+        _ => false,
+    };
     let (kind, urgency) = match candidate.kind {
+        _ if is_frame => (Kind::Document, 3),
         _ if is_scripted => (Kind::Fetch, 3),
-        ResourceKind::Data if *fields_of_data == DataFields::Unknown && !has_name_of_page => {
-            return None;
-        }
+        ResourceKind::Data if *fields_of_data == DataFields::Unknown => return None,
         ResourceKind::Style => (Kind::Style, 1),
         ResourceKind::Script => (Kind::Script, 2),
         ResourceKind::Font => (Kind::Font, 3),
@@ -551,9 +598,6 @@ fn need_of(
         ResourceKind::Open => (Kind::Other, 4),
         ResourceKind::Page | ResourceKind::Download => return None,
     };
-    // Data with a path like that of a page is a frame.
-    let is_frame = kind == Kind::Fetch && !is_scripted && has_name_of_page;
-    let kind = if is_frame { Kind::Document } else { kind };
     let is_by_script = referrer.as_deref().is_some_and(|referrer| {
         ResourceKind::of_path(parts(referrer).path) == ResourceKind::Script
     });

@@ -170,7 +170,7 @@ impl Gateway {
             // The browser may never request it.
             return self.remember(id, &need);
         }
-        if source == Source::Page && !page.admits_lazy(&need) {
+        if source == Source::Page && (page.leaves_font(&need) || !page.admits_lazy(&need)) {
             return;
         }
         // The user has agreed to the gateway's requests to listed hosts.
@@ -292,6 +292,9 @@ impl Gateway {
         self.remember(id, need);
         let page = self.pages.get_mut(id)?;
         page.know(&need.url);
+        if need.kind == Kind::Document {
+            page.note_nested(need);
+        }
         page.fetches += 1;
         let (page_url, response) = (Arc::clone(page.url()), page.response);
         let site = SiteNumber::of_authority(url::authority(page.document_url()));

@@ -303,6 +303,7 @@ impl Gateway {
         if !answer.takes_pushes {
             return (learned, returning);
         }
+        learned.fonts = self.fonts_of(url, request, head, predictor);
         learned.useless = predictor.useless_pushes(url);
         learned.image_accept = predictor.image_accept(request);
         if predictor.serves_one_user() && is_navigation(request) {

@@ -39,7 +39,12 @@ impl Returning {
     pub(super) fn of(predictor: &dyn Predictor, page: &str) -> Self {
         let copy = |candidate: &Candidate| {
             let lifetime = predictor.lifetime(&candidate.url)?;
-            let need = known_need(predictor, candidate, &DataFields::Plain)?;
+            // The check of a frame has the fields of a frame, and no check has those of scripts.
+            let fields = match predictor.data_fields(&candidate.url) {
+                fields @ DataFields::Frame { .. } => fields,
+                _ => DataFields::Plain,
+            };
+            let need = known_need(predictor, candidate, &fields)?;
             Some(CachedCopy {
                 need,
                 lifetime,

@@ -15,6 +15,7 @@ mod crossings;
 mod decisions;
 mod events;
 mod fetched;
+mod frames;
 mod handed_over;
 mod held_cookies;
 mod holding;

@@ -64,6 +64,8 @@ pub(crate) struct Needs {
     /// The `Accept` for images of another user with the same browser.
     image_accept: Option<&'static str>,
     redirects: KnownRedirects,
+    /// The documents that request resources of their own origin.
+    pub(crate) own_referrers: HashMap<&'static str, &'static str>,
     pub(crate) likely_budget: LikelyBudget,
     transfers: TransferTable,
     /// True if the gateway has several users.
@@ -164,8 +166,8 @@ impl Predictor for Needs {
 
     fn note_referrer(&mut self, _: &str, _: &str) {}
 
-    fn own_referrer(&self, _: &str) -> Option<String> {
-        None
+    fn own_referrer(&self, url: &str) -> Option<String> {
+        self.own_referrers.get(url).map(|&it| it.to_owned())
     }
 
     fn note_mode(&mut self, url: &str, is_by_cors: bool) {
@@ -268,6 +270,10 @@ impl Predictor for Needs {
 
     fn note_data_fields(&mut self, url: &str, request: &RequestHead) {
         self.scripts.note(number(url), self.user, request);
+    }
+
+    fn note_sandbox(&mut self, frame: &str) {
+        self.scripts.note_sandbox(number(frame));
     }
 
     fn data_fields(&self, url: &str) -> DataFields {

@@ -28,12 +28,15 @@ impl Page {
         }
         let policy = need.referrer.or_else(|| self.policy_for(need))?;
         let redirected = self.redirected_to(need);
+        if self.has_unknown_cookies(need) {
+            return None;
+        }
         let page = fetch_standard::FetchClient {
             request: &self.request,
             document: self.document_url(),
             is_part: self.initiator.is_some(),
             known_paths: self.known_paths.as_ref(),
-            cookies: self.cookies.as_ref(),
+            cookies: self.cookies_before(need),
             image_accept: self.image_accept.as_deref(),
             policy,
             is_credentialless: self.is_credentialless_for(need),
@@ -42,6 +45,9 @@ impl Page {
         };
         let script = self.scripts.get(&need.url).map(|fields| &**fields);
         let mut request = fetch_standard::request_for(need, &page, script)?;
+        if self.is_of_foreign_cookie(need, &request) {
+            return None;
+        }
         let repeats_demand = redirected.is_some_and(|redirected| redirected.is_validated);
         if repeats_demand || self.validated.contains(&need.url) {
             // Requests with the cache mode `no-cache` have this field, such as those of a reload

@@ -77,6 +77,19 @@ fn candidate_that_scripts_request_is_data() {
     let frame = candidate("http://a/x.html", ResourceKind::Data);
     let need = need_of(&frame, None, &DataFields::Unknown);
     assert_eq!(need.map(|need| need.kind), Some(Kind::Document));
+    let framed = DataFields::Frame {
+        is_sandboxed: false,
+    };
+    for (kind, expected) in [
+        (ResourceKind::Data, Some((Kind::Document, false, false))),
+        (ResourceKind::Open, Some((Kind::Document, false, false))),
+        (ResourceKind::Page, None),
+        (ResourceKind::Image, Some((Kind::Image, false, false))),
+    ] {
+        let need = need_of(&candidate("http://a/x", kind), None, &framed);
+        let found = need.map(|need| (need.kind, need.anonymous, need.by_cors));
+        assert_eq!(found, expected, "{kind:?}");
+    }
 }
 
 #[test]

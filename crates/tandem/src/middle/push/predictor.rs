@@ -155,6 +155,10 @@ impl Predictor for SessionPredictor<'_> {
         self.learned.note_data_fields(url, self.user, request);
     }
 
+    fn note_sandbox(&mut self, frame: &str) {
+        self.learned.note_sandbox(frame);
+    }
+
     fn data_fields(&self, url: &str) -> DataFields {
         self.learned.data_fields(url)
     }

@@ -1,0 +1,144 @@
+//! The frames of a page: the learned resources that wait for the head of their frame, and the
+//! cookies with which the resources of a frame are requested.
+
+use std::collections::{HashMap, HashSet};
+
+use tandem_http::RequestHead;
+use tandem_preload::{self as scan, Need};
+
+use super::super::session_cookies::Cookies;
+use super::Page;
+use crate::cookies::CookieChanges;
+use crate::fetch_standard::is_own_origin;
+use crate::site::is_same_site;
+use crate::url;
+
+/// The largest number of frames whose heads are remembered.
+const MAX_HEADS: usize = 64;
+
+/// The frames of a page, by URL.
+#[derive(Default)]
+pub(super) struct Frames {
+    /// The frames whose resources earlier visits requested.
+    learned: HashSet<String>,
+    /// The frames whose documents may have an opaque origin, or no cookies of the page's site.
+    sandboxed: HashSet<String>,
+    /// The frames whose heads have arrived, with the changes of the cookies of their requests.
+    heads: HashMap<Box<str>, Cookies>,
+    /// The cookies that frames of other origins set, and that browsers may refuse.
+    foreign: HashMap<Box<str>, CookieChanges>,
+}
+
+impl Page {
+    /// Adds the frames of earlier visits.
+    pub(super) fn expect_frames(&mut self, learned: HashSet<String>, sandboxed: HashSet<String>) {
+        self.nested.learned.extend(learned);
+        self.nested.sandboxed.extend(sandboxed);
+    }
+
+    /// Returns the frame of the page's own origin that needs a learned resource.
+    fn own_frame<'a>(&self, need: &'a Need) -> Option<&'a str> {
+        let is_own = |via: &&str| url::is_same_origin(via, self.document_url());
+        let via = need.via.as_deref().filter(is_own)?;
+        self.nested.learned.contains(via).then_some(via)
+    }
+
+    /// Returns whether a learned need has to wait for the head of its frame, which may set cookies.
+    pub(super) fn awaits_frame(&self, need: &Need) -> bool {
+        let frame = self.own_frame(need);
+        frame.is_some_and(|frame| !self.nested.heads.contains_key(frame))
+    }
+
+    /// Gives a learned need to its frame, if that has the page's origin.
+    pub(super) fn place_in_frame(&self, need: &mut Need) {
+        if self.own_frame(need).is_some() {
+            need.frame = need.via.take();
+        }
+    }
+
+    /// Returns whether learned needs wait for the head of a frame.
+    pub(in super::super) fn expects_frame(&self, url: &str) -> bool {
+        let is_of_frame = |need: &Need| need.via.as_deref() == Some(url);
+        self.nested.learned.contains(url) && self.expected.iter().any(is_of_frame)
+    }
+
+    /// Notes the head of a frame, which changes the cookies of its later requests in this way.
+    /// Browsers may refuse the cookies `foreign`.
+    pub(in super::super) fn begin_frame(
+        &mut self,
+        url: &str,
+        cookies: Cookies,
+        foreign: Option<CookieChanges>,
+    ) {
+        let cookies = match cookies {
+            Cookies::Changed(changes) => self
+                .cookies_with(&changes)
+                .map_or(Cookies::Unknown, Cookies::Changed),
+            cookies => cookies,
+        };
+        if self.nested.heads.len() < MAX_HEADS {
+            let foreign = foreign.map(|foreign| (url.into(), foreign));
+            self.nested.foreign.extend(foreign);
+            self.nested.heads.insert(url.into(), cookies);
+        }
+    }
+
+    /// Returns whether a request for a need may carry a cookie that its frame sets, and that the
+    /// browser may refuse.
+    pub(super) fn is_of_foreign_cookie(&self, need: &Need, request: &RequestHead) -> bool {
+        let frame = need.frame.as_deref();
+        let changes = frame.and_then(|frame| self.nested.foreign.get(frame));
+        changes.is_some_and(|changes| carries_cookies(need) && changes.concern(request))
+    }
+
+    /// Returns whether the resources of a frame are left to the browser.
+    pub(in super::super) fn is_sandboxed(&self, url: &str) -> bool {
+        self.nested.sandboxed.contains(url)
+    }
+
+    /// Notes a document that the page needs. Inside a frame of another site, a document of the
+    /// page's own origin lacks the cookies that other sites do not cause, which `Cookie` does not
+    /// tell apart.
+    pub(in super::super) fn note_nested(&mut self, need: &Need) {
+        let is_own = |url: &str| {
+            scan::split(url)
+                .is_some_and(|(scheme, host, _)| is_own_origin(&self.request, scheme, host))
+        };
+        let is_foreign = |outer: &str| !self.is_same_site(outer) || self.is_sandboxed(outer);
+        if need.frame.as_deref().is_some_and(is_foreign) && is_own(&need.url) {
+            self.nested.sandboxed.insert(need.url.clone());
+        }
+    }
+
+    /// Returns whether the request for a need may carry cookies that are unknown: its frame has set
+    /// some.
+    pub(super) fn has_unknown_cookies(&self, need: &Need) -> bool {
+        let frame = need.frame.as_deref();
+        frame.is_some_and(|frame| {
+            self.nested.heads.get(frame) == Some(&Cookies::Unknown)
+                && carries_cookies(need)
+                && is_same_site(url::authority(frame), url::authority(&need.url))
+        })
+    }
+
+    /// Returns the changes of the page's cookies before the request for a need.
+    pub(super) fn cookies_before(&self, need: &Need) -> Option<&CookieChanges> {
+        let frame = need.frame.as_deref();
+        match frame.and_then(|frame| self.nested.heads.get(frame)) {
+            Some(Cookies::Changed(changes)) => Some(changes),
+            _ => self.cookies.as_ref(),
+        }
+    }
+
+    /// Returns whether a request to a frame has the page's cookies, and its response changes them.
+    pub(in super::super) fn shares_cookies(&self, frame: &str, request: &RequestHead) -> bool {
+        url::is_same_origin(frame, self.document_url())
+            && is_own_origin(&self.request, request.scheme.as_str(), &request.authority)
+    }
+}
+
+/// Returns whether the request for a need of a frame carries cookies, if the browser has any.
+fn carries_cookies(need: &Need) -> bool {
+    let is_own = |frame: &str| url::is_same_origin(frame, &need.url);
+    !need.anonymous || need.frame.as_deref().is_some_and(is_own)
+}
