@@ -52,8 +52,8 @@ impl Gateway {
         }
     }
 
-    /// Returns the changes of a frame to the cookies of its requests, and those that the browser may
-    /// refuse.
+    /// Returns the changes of a frame to the cookies of its requests, and those that the browser
+    /// may refuse.
     fn cookies_of_frame(
         &self,
         now: Instant,

@@ -41,8 +41,8 @@ impl Gateway {
     }
 }
 
-/// Returns the hashes of the URLs of the fonts that visits to a page requested. Returns `None` if no
-/// visit is known.
+/// Returns the hashes of the URLs of the fonts that visits to a page requested. Returns `None` if
+/// no visit is known.
 pub(super) fn known_fonts(predictor: &dyn Predictor, page: &str) -> Option<HashSet<u32>> {
     let mut known = predictor.resources(page);
     if known.is_empty() {

@@ -147,7 +147,7 @@ fn learned_resource_waits_for_the_head_of_its_frame() {
 }
 
 #[test]
-fn resource_waits_for_a_frame_that_the_browser_requests() {
+fn resource_waits_for_a_requested_frame() {
     let mut pair = Pair::new(&[(PAGE, html("")), (FRAME, frame(""))]);
     let mut needs = Needs::of_page(PAGE, vec![PART, "https://a.test/y.png"]);
     needs.own_referrers.insert(PART, FRAME);
