@@ -21,6 +21,27 @@ use set_cookie::{SetCookie, Setter};
 /// twice as many for a site.
 const MAX_COOKIES: usize = 128;
 
+/// The cookies of requests that follow a response.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Cookies {
+    /// The response changes none.
+    Unchanged,
+    /// The response changes them.
+    Changed(CookieChanges),
+    /// The response sets cookies that browsers may treat in different ways.
+    Unknown,
+}
+
+impl Cookies {
+    /// Returns the changes, if there are any and all are known.
+    pub(crate) fn into_changes(self) -> Option<CookieChanges> {
+        match self {
+            Self::Changed(changes) => Some(changes),
+            Self::Unchanged | Self::Unknown => None,
+        }
+    }
+}
+
 /// The cookies that a response sets and removes, in the order of their creation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CookieChanges {

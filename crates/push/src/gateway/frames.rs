@@ -11,9 +11,8 @@ use std::time::Instant;
 use tandem_http::{RequestHead, ResponseHead};
 
 use super::session::Gateway;
-use super::session_cookies::Cookies;
 use super::table::PageId;
-use crate::cookies::{CookieChanges, cookies_of, sets_foreign_cookie};
+use crate::cookies::{CookieChanges, Cookies, cookies_of, sets_foreign_cookie};
 
 impl Gateway {
     /// Handles the head of a frame of a page, and promises the resources that waited for it.

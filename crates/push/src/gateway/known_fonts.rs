@@ -6,16 +6,13 @@
 use std::collections::HashSet;
 
 use tandem_http::{RequestHead, ResponseHead};
-use tandem_predict::Candidate;
-use tandem_predict::auto::url::Kind;
 
 use super::document::DocumentReader;
 use super::page_view::PageView;
-use super::predictor::Predictor;
+use super::predictor::{Predictor, known_fonts};
 use super::session::Gateway;
 use crate::fetch_standard::is_navigation;
 use crate::url::is_same_origin;
-use crate::wire::url_hash_of;
 
 impl Gateway {
     /// Returns the fonts that visits to a document requested, or to the document of a style sheet.
@@ -39,17 +36,4 @@ impl Gateway {
         let fonts = || known_fonts(predictor, view?);
         known_fonts(predictor, referrer).or_else(fonts)
     }
-}
-
-/// Returns the hashes of the URLs of the fonts that visits to a page requested. Returns `None` if
-/// no visit is known.
-pub(super) fn known_fonts(predictor: &dyn Predictor, page: &str) -> Option<HashSet<u32>> {
-    let mut known = predictor.resources(page);
-    if known.is_empty() {
-        return None;
-    }
-    known.extend(predictor.possible(page));
-    let is_font = |candidate: &&Candidate| candidate.kind == Kind::Font;
-    let fonts = known.iter().filter(is_font);
-    Some(fonts.filter_map(|font| url_hash_of(&font.url)).collect())
 }

@@ -13,9 +13,9 @@ use super::page_view::PageView;
 use super::predictor::Learned;
 use super::returning::Returning;
 use super::session::Gateway;
-use super::session_cookies::Cookies;
 use super::table::{PageId, ResponseId};
 use super::visitors::has_no_sign;
+use crate::cookies::Cookies;
 use crate::fetch_standard::{
     has_metadata, is_framed, is_navigation, is_of_tool, is_prefetch, is_repeatable,
     is_through_worker, referrer_after_redirect,

@@ -27,10 +27,9 @@ use super::document::DocumentReader;
 use super::page_view::OwnVisit;
 use super::predictor::is_learnable;
 use super::session::Gateway;
-use super::session_cookies::Cookies;
 use super::static_urls::may_be_static;
 use super::table::{PageId, ResponseId};
-use crate::cookies::cookies_of;
+use crate::cookies::{Cookies, cookies_of};
 use crate::fetch_standard::{
     has_null_origin, is_navigation, is_prefetch, referrer, referrer_policy,
 };

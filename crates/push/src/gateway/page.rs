@@ -17,9 +17,7 @@ use super::page_series::PageSeries;
 use super::predictor::Learned;
 use super::table::{FetchId, ResponseId};
 use crate::cookies::{CookieChanges, cookies_of};
-use crate::fetch_standard::{
-    self, ContentSecurity, ScriptFields, is_navigation, is_nested, is_own_origin, is_through_worker,
-};
+use crate::fetch_standard::{self, ContentSecurity, ScriptFields, is_own_origin};
 use crate::referrers::SeenReferrers;
 use crate::site::is_same_site;
 use crate::url;
@@ -32,6 +30,7 @@ mod requests;
 
 use frames::Frames;
 use redirects::Redirected;
+use requests::initiator;
 
 /// The largest number of resources for one page.
 pub(super) const MAX_RESOURCES: usize = 2048;
@@ -583,18 +582,6 @@ impl Page {
 /// user comes near it, or a resource for a later page (`rel=prefetch`).
 pub(super) const fn is_lazy(need: &Need) -> bool {
     need.urgency >= scan::LAZY
-}
-
-/// Returns the document that caused a request for a part of it: the URL in `Referer`, or at least
-/// the origin in `Origin`. A document, also one in a frame, causes requests of its own.
-fn initiator(request: &RequestHead) -> Option<String> {
-    if is_navigation(request) || is_nested(request) || is_through_worker(request) {
-        return None;
-    }
-    ["referer", "origin"]
-        .into_iter()
-        .filter_map(|name| request.fields.get(name))
-        .find_map(|url| scan::resolve(std::str::from_utf8(url).ok()?, ""))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use tandem_predict::auto::url::{Kind as ResourceKind, parts};
 use tandem_predict::{Candidate, Exchange};
 use tandem_preload::{Kind, Need};
 
-use super::known_fonts::known_fonts;
+use super::candidates::{known_for, need_of};
 use super::named::{LEAST_SHARE, PossibleNeed, PossibleNeeds};
 use crate::fetch_standard::{
     ScriptFields, has_null_origin, has_only_browser_fields, is_by_cors, is_foreign_to_referrer,
@@ -463,7 +463,7 @@ impl Learned {
         self.referrers.extend(of_target.referrers);
         self.with_cookies.extend(of_target.with_cookies);
         self.hosts.extend(of_target.hosts);
-        self.fonts = of_target.fonts.or(self.fonts.take());
+        self.fonts = of_target.fonts.or_else(|| self.fonts.take());
         self.frames.extend(of_target.frames);
         self.sandboxed.extend(of_target.sandboxed);
     }
@@ -545,11 +545,6 @@ fn is_data(url: &str, destination: Option<&str>, media_kind: Option<ResourceKind
     kind.unwrap_or_else(|| ResourceKind::of_path(parts(url).path)) == ResourceKind::Data
 }
 
-/// Returns the hash of a candidate's URL, and the time for which the predictor has known it.
-pub(super) fn known_for(candidate: &Candidate) -> Option<(u32, Duration)> {
-    Some((url_hash_of(&candidate.url)?, candidate.known_for))
-}
-
 /// Returns a candidate as a need with the referrer and the mode of earlier requests, unless its
 /// resource has gone. For other origins, elements with `crossorigin` are taken for those without
 /// credentials.
@@ -570,50 +565,17 @@ pub(super) fn known_need(
     Some(need)
 }
 
-/// Returns a candidate as a need. `referrer` is the style sheet or module that requests it, if that
-/// is not the page. A candidate that is a page is no need, since the user chooses pages. Data that
-/// is requested with unknown fields is no need either, since no request would match its push.
-fn need_of(
-    candidate: &Candidate,
-    referrer: Option<String>,
-    fields_of_data: &DataFields,
-) -> Option<Need> {
-    let is_scripted = matches!(fields_of_data, DataFields::Scripted(_));
-    // Data with a path like that of a page is a frame too.
-    let has_name_of_page = ResourceKind::of_path(parts(&candidate.url).path) == ResourceKind::Page;
-    let is_frame = match (candidate.kind, fields_of_data) {
-        (ResourceKind::Data | ResourceKind::Open, DataFields::Frame { .. }) => true,
-        (ResourceKind::Data, DataFields::Plain | DataFields::Unknown) => has_name_of_page,
-        _ => false,
-    };
-    let (kind, urgency) = match candidate.kind {
-        _ if is_frame => (Kind::Document, 3),
-        _ if is_scripted => (Kind::Fetch, 3),
-        ResourceKind::Data if *fields_of_data == DataFields::Unknown => return None,
-        ResourceKind::Style => (Kind::Style, 1),
-        ResourceKind::Script => (Kind::Script, 2),
-        ResourceKind::Font => (Kind::Font, 3),
-        ResourceKind::Data => (Kind::Fetch, 3),
-        ResourceKind::Image => (Kind::Image, 4),
-        ResourceKind::Open => (Kind::Other, 4),
-        ResourceKind::Page | ResourceKind::Download => return None,
-    };
-    let is_by_script = referrer.as_deref().is_some_and(|referrer| {
-        ResourceKind::of_path(parts(referrer).path) == ResourceKind::Script
-    });
-    Some(Need {
-        url: candidate.url.to_string(),
-        kind,
-        urgency,
-        // Fonts are always fetched by CORS, and data usually is.
-        anonymous: matches!(kind, Kind::Font | Kind::Fetch),
-        // A script that another one requests is a module.
-        by_cors: matches!(kind, Kind::Font | Kind::Fetch) || (kind == Kind::Script && is_by_script),
-        referrer: None,
-        via: referrer.map(Arc::from),
-        frame: None,
-        has_nonce: false,
-    })
+/// Returns the hashes of the URLs of the fonts that visits to a page requested. Returns `None` if
+/// no visit is known.
+pub(super) fn known_fonts(predictor: &dyn Predictor, page: &str) -> Option<HashSet<u32>> {
+    let mut known = predictor.resources(page);
+    if known.is_empty() {
+        return None;
+    }
+    known.extend(predictor.possible(page));
+    let is_font = |candidate: &&Candidate| candidate.kind == ResourceKind::Font;
+    let fonts = known.iter().filter(is_font);
+    Some(fonts.filter_map(|font| url_hash_of(&font.url)).collect())
 }
 
 #[cfg(test)]

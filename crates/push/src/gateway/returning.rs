@@ -5,7 +5,8 @@ use std::time::Duration;
 use tandem_predict::Candidate;
 use tandem_preload::Need;
 
-use super::predictor::{Learned, Predictor, known_for, known_need};
+use super::candidates::known_for;
+use super::predictor::{Learned, Predictor, known_need};
 use crate::referrers::SeenReferrers;
 use crate::response_rules::CopyLifetime;
 use crate::scripts::DataFields;

@@ -10,28 +10,7 @@ use super::changed_cookies::ChangedCookies;
 use super::cookie_hosts::CookieHosts;
 use super::page::Page;
 use super::table::ResponseId;
-use crate::cookies::{CookieChanges, CookieScope, KnownPaths};
-
-/// The cookies of requests that follow a response.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Cookies {
-    /// The response changes none.
-    Unchanged,
-    /// The response changes them.
-    Changed(CookieChanges),
-    /// The response sets cookies that browsers may treat in different ways.
-    Unknown,
-}
-
-impl Cookies {
-    /// Returns the changes, if there are any and all are known.
-    pub(super) fn into_changes(self) -> Option<CookieChanges> {
-        match self {
-            Self::Changed(changes) => Some(changes),
-            Self::Unchanged | Self::Unknown => None,
-        }
-    }
-}
+use crate::cookies::{CookieChanges, CookieScope, Cookies, KnownPaths};
 
 /// The knowledge of a session about the cookies of its browser.
 pub(super) struct SessionCookies {

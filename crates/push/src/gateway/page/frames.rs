@@ -6,9 +6,8 @@ use std::collections::{HashMap, HashSet};
 use tandem_http::RequestHead;
 use tandem_preload::{self as scan, Need};
 
-use super::super::session_cookies::Cookies;
 use super::Page;
-use crate::cookies::CookieChanges;
+use crate::cookies::{CookieChanges, Cookies};
 use crate::fetch_standard::is_own_origin;
 use crate::site::is_same_site;
 use crate::url;

@@ -4,7 +4,7 @@ use tandem_http::RequestHead;
 use tandem_preload::{self as scan, Kind, Need, Referrer};
 
 use super::Page;
-use crate::fetch_standard::{self, is_own_origin};
+use crate::fetch_standard::{self, is_navigation, is_nested, is_own_origin, is_through_worker};
 use crate::referrers::{NamedPart, SeenReferrers};
 use crate::url;
 
@@ -153,4 +153,16 @@ impl Page {
         let may_have_other_mode = !matches!(need.kind, Kind::Font | Kind::Fetch);
         need.by_cors && may_have_other_mode && !is_own && named == NamedPart::Nothing
     }
+}
+
+/// Returns the document that caused a request for a part of it: the URL in `Referer`, or at least
+/// the origin in `Origin`. A document, also one in a frame, causes requests of its own.
+pub(super) fn initiator(request: &RequestHead) -> Option<String> {
+    if is_navigation(request) || is_nested(request) || is_through_worker(request) {
+        return None;
+    }
+    ["referer", "origin"]
+        .into_iter()
+        .filter_map(|name| request.fields.get(name))
+        .find_map(|url| scan::resolve(std::str::from_utf8(url).ok()?, ""))
 }
