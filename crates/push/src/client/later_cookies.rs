@@ -76,13 +76,17 @@ impl LaterCookies {
         self.count += 1;
     }
 
+    /// Returns the index of the first change that the cookies of a push may lack. Returns `None` if
+    /// a response other than a part of a page has changed cookies since the push.
+    pub(super) fn first_change_after(&self, kept: &KeptPush) -> Option<usize> {
+        let later = usize::try_from(self.count - kept.cookies_of).ok()?;
+        self.changes.len().checked_sub(later)
+    }
+
     /// Returns whether the cookies of a request differ from those of a push only by changes of its
     /// page load. The gateway may have made its request between two changes.
     pub(super) fn lie_between(&self, kept: &KeptPush, asked: &RequestHead) -> bool {
-        let Some(later) = usize::try_from(self.count - kept.cookies_of).ok() else {
-            return false;
-        };
-        let Some(first) = self.changes.len().checked_sub(later) else {
+        let Some(first) = self.first_change_after(kept) else {
             return false;
         };
         let theirs = kept.response.as_ref().and_then(|response| response.hashes);

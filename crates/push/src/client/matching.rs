@@ -24,7 +24,7 @@ enum FieldRule {
     /// The gateway's request must have had the same value. The field is a client hint.
     Hint,
     /// The gateway's request must have had the same cookies, or the response is for everyone. Until
-    /// the head tells, the request must have all cookies of the promise.
+    /// the head tells, the request should have all cookies of the promise.
     Cookie,
     /// A request that wants one format, or a document, must have the gateway's value.
     Accept,
@@ -275,7 +275,7 @@ impl PushFacts<'_> {
 /// Returns whether a request has all cookies of a promise. The gateway may hold the fetch of the
 /// promise until a request claims it. The cookies of that fetch must then be those of the claiming
 /// browser, and not those of another window, or of a session that the user has left. A script of
-/// the page may have added others.
+/// the page may have added others. The store knows the exceptions.
 fn has_cookies_of(asked: &RequestHead, promised: &RequestHead) -> bool {
     let ours = cookies_of(&asked.fields);
     let theirs = cookies_of(&promised.fields);

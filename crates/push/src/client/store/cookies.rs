@@ -25,14 +25,29 @@ impl LaterCookies {
         match kept.check(asked) {
             Err(Mismatch::Cookie) => {
                 let may_differ = match &kept.response {
-                    Some(response) => may_be_cached(response),
-                    None => keeps_names(kept, asked),
+                    Some(response) => may_be_cached(response) && self.lie_between(kept, asked),
+                    None => self.may_join(kept, asked),
                 };
-                may_differ && self.lie_between(kept, asked) && kept.check_with(asked, true).is_ok()
+                may_differ && kept.check_with(asked, true).is_ok()
             }
             result => result.is_ok(),
         }
     }
+
+    /// Decides whether a request without all cookies of a promise may join it. A cookie may hold
+    /// for a part of the site only, and a script may change a value. One equal cookie then shows
+    /// the same user, unless the user may have left a session since the promise.
+    fn may_join(&self, kept: &KeptPush, asked: &RequestHead) -> bool {
+        let is_known = self.first_change_after(kept).is_some();
+        (is_known && has_equal_pair(kept, asked))
+            || (keeps_names(kept, asked) && self.lie_between(kept, asked))
+    }
+}
+
+/// Returns whether a request has a cookie of a promise with the same value.
+fn has_equal_pair(kept: &KeptPush, asked: &RequestHead) -> bool {
+    let (theirs, ours) = (&kept.request.fields, cookies_of(&asked.fields));
+    pairs(&cookies_of(theirs)).any(|pair| pairs(&ours).any(|own| own == pair))
 }
 
 /// Returns whether a request has a cookie of each name that the promise has. A fetch that waits for

@@ -80,28 +80,45 @@ fn promise_may_follow_the_new_cookie() {
 /// The gateway may hold the fetch until a request claims it.
 #[test]
 fn request_joins_a_promise_with_its_cookies_only() {
-    for (change, asked, joins) in [
-        (None, "sid=1", true),
-        (None, "a=2; sid=1", true),
-        (None, "sid=2", false),
-        (None, "a=2", false),
-        (Some("sid=2"), "sid=2", true),
-        (Some("sid=2"), "sid=3", false),
-        (Some("sid=; Max-Age=0"), "", false),
+    const BOTH: &str = "sid=1; _ga=1";
+    let part = |cookie| Some((Method::Get, "text/css", cookie));
+    let document = |cookie| Some((Method::Get, "text/html", cookie));
+    let answer = |cookie| Some((Method::Post, "text/css", cookie));
+    for (promised, change, asked, joins) in [
+        ("sid=1", None, "sid=1", true),
+        ("sid=1", None, "a=2; sid=1", true),
+        ("sid=1", None, "sid=2", false),
+        ("sid=1", None, "a=2", false),
+        ("sid=1", None, "", false),
+        ("sid=1", part("sid=2"), "sid=2", true),
+        ("sid=1", part("sid=2"), "sid=3", false),
+        ("sid=1", part("sid=; Max-Age=0"), "", false),
+        // A cookie for a part of the site, and one whose value a script changes.
+        (BOTH, None, "sid=1", true),
+        (BOTH, None, "_ga=2; sid=1", true),
+        (BOTH, None, "_ga=2; sid=2", false),
+        (BOTH, part("other=1"), "_ga=2; sid=1", true),
+        (BOTH, document("sid=2"), "_ga=1; sid=2", false),
+        (BOTH, document("sid=2"), BOTH, true),
+        (BOTH, answer("sid=; Max-Age=0"), "_ga=1", false),
     ] {
         let mut scene = Scene::new(LIMITS);
-        let mut promised = get("/a");
-        promised.fields.push("cookie", "sid=1");
-        let intake = scene.store.on_promise(scene.now, promised.clone(), true);
+        let mut request = get("/a");
+        request.fields.push("cookie", promised);
+        let intake = scene.store.on_promise(scene.now, request.clone(), true);
         assert!(matches!(intake, Intake::Read(_)));
-        if let Some(change) = change {
-            let head = ok(&[("content-type", "text/css"), ("set-cookie", change)]);
-            scene.store.note_response(&promised, &head, 0);
+        if let Some((method, kind, cookie)) = &change {
+            let head = ok(&[("content-type", *kind), ("set-cookie", *cookie)]);
+            let request = RequestHead {
+                method: method.clone(),
+                ..request
+            };
+            scene.store.note_response(&request, &head, 0);
         }
         let served = match asked.is_empty() {
             true => scene.ask("/a"),
             false => scene.ask_with("/a", ("cookie", asked)),
         };
-        assert_eq!(served.is_some(), joins, "{change:?} {asked}");
+        assert_eq!(served.is_some(), joins, "{promised} {change:?} {asked}");
     }
 }
