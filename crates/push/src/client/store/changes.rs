@@ -2,23 +2,26 @@
 //! 4.4).
 //!
 //! A response to a request that left after the push had arrived is newer than the push. The push
-//! ends if the validators show another version. Without validators, it ends if the request was a
-//! reload.
+//! ends if a validator of both shows another version. If they share no validator, it ends after a
+//! reload. It also ends if the newer response is a redirect or says that there is nothing to use.
+//! An error of the server (5xx) and a part of a body (206) change nothing.
 //!
-//! After a request with an unsafe method, a browser's cache drops the target of the request, and uses other fresh
-//! responses as before. A push stays if such a cache would have kept it: a style sheet, script,
-//! image or font with a lifetime. For each other URL of the origin, the push ends, because it may
-//! show the state of the site. These are documents, data, and responses that must be validated or
-//! name no lifetime.
+//! After a request with an unsafe method, a browser's cache drops the target of the request, and
+//! uses other fresh responses as before. A push stays if such a cache would have kept it: a style
+//! sheet, script, image or font with a lifetime. For each other URL of the origin, the push ends,
+//! because it may show the state of the site. These are documents, data, and responses that must be
+//! validated or name no lifetime.
 
 use std::time::Instant;
 
+use tandem_http::cache::RequestPolicy;
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use super::sharing::is_shareable;
 use super::{ArrivedResponse, KeptPush, Phase, PushStore, Target};
 use crate::fetch_standard::Metadata;
 use crate::response_rules::is_part_of_page;
+use crate::wire::Fate;
 
 impl PushStore {
     /// Handles a request with an unsafe method, or its response. Drops the waiting responses that
@@ -47,18 +50,22 @@ impl PushStore {
         request: &RequestHead,
         head: &ResponseHead,
     ) {
-        if self.waiting.is_empty() || request.method != Method::Get || head.status != 200 {
+        if self.waiting.is_empty() || request.method != Method::Get {
             return;
         }
-        let of = Target::of(request);
-        let is_reload = is_reload(&request.fields);
-        self.drop_waiting(|target, kept, _| {
-            *target == of
-                && kept.response.as_ref().is_some_and(|response| {
-                    response.arrived <= sent
-                        && is_other_version(&response.head.fields, &head.fields, is_reload)
-                })
-        });
+        let Some(&id) = self.waiting.get(&Target::of(request)) else {
+            return;
+        };
+        let Some(Phase::Kept(kept)) = self.pushes.get(&id).map(|pushed| &pushed.phase) else {
+            return;
+        };
+        let older = kept.response.as_ref();
+        let older = older.filter(|response| response.arrived <= sent);
+        let is_reload = RequestPolicy::of(&request.fields).wants_validation();
+        if older.is_some_and(|older| ends_older(&older.head.fields, head, is_reload)) {
+            self.discard(id, Fate::Wasted);
+            self.release(id);
+        }
     }
 
     /// Drops all waiting responses of an origin, since its site has cleared them.
@@ -101,24 +108,29 @@ fn is_lasting(response: &ArrivedResponse) -> bool {
     is_shareable(response) && is_part_of_page(&response.head)
 }
 
-/// Returns whether a request asks for a response that its origin has just validated.
-fn is_reload(request: &Fields) -> bool {
-    let is_named = |value: &[u8]| {
-        [&b"no-cache"[..], b"max-age=0"]
-            .iter()
-            .any(|directive| value.eq_ignore_ascii_case(directive))
-    };
-    request.get_all("cache-control").any(is_named)
+/// Returns whether a newer response takes the place of an older one with these fields.
+fn ends_older(older: &Fields, newer: &ResponseHead, is_reload: bool) -> bool {
+    match newer.status {
+        200 => is_other_version(older, &newer.fields, is_reload),
+        // It confirms a copy of the browser, which may be another version.
+        304 => is_other_version(older, &newer.fields, false),
+        ..200 | 206 | 500.. => false,
+        _ => true,
+    }
 }
 
 /// Returns whether the fields of a newer response show another version than those of an older one.
-/// Without validators, `assumed` decides.
+/// Without a validator that both have, `assumed` decides. A proxy that decodes a body weakens its
+/// tag.
 fn is_other_version(older: &Fields, newer: &Fields, assumed: bool) -> bool {
-    for name in ["etag", "last-modified"] {
-        match (older.get(name), newer.get(name)) {
-            (None, None) => {}
-            (before, after) => return before != after,
-        }
+    let of_both = |name| Some((older.get(name)?, newer.get(name)?));
+    if let Some((before, after)) = of_both("etag") {
+        return opaque_tag(before) != opaque_tag(after);
     }
-    assumed
+    of_both("last-modified").map_or(assumed, |(before, after)| before != after)
+}
+
+/// Returns an entity tag without the mark of weak ones (RFC 9110 section 8.8.3.2).
+fn opaque_tag(tag: &[u8]) -> &[u8] {
+    tag.strip_prefix(b"W/").unwrap_or(tag)
 }

@@ -123,32 +123,60 @@ fn unsafe_request_leaves_other_origins() {
 fn newer_response_of_another_version_ends_a_push() {
     let tag = |tag| [LASTING, ("etag", tag)];
     let reload = ("cache-control", "no-cache");
+    let directives = ("cache-control", "no-transform, Max-Age=0");
     let (first, second) = (tag("\"1\""), tag("\"2\""));
-    for (pushed, newer, asked, is_kept) in [
-        (&first[..], &second[..], &[][..], false),
-        (&first, &first, &[reload], true),
-        (&first, &[LASTING], &[], false),
-        (&[LASTING], &[LASTING], &[], true),
-        (&[LASTING], &[LASTING], &[reload], false),
+    let weak = tag("W/\"1\"");
+    for (pushed, newer, status, asked, is_kept) in [
+        (&first[..], &second[..], 200, &[][..], false),
+        (&first, &first, 200, &[reload], true),
+        (&first, &weak, 200, &[reload], true),
+        (&first, &[LASTING, OLD], 200, &[], true),
+        (&first, &[LASTING], 200, &[reload], false),
+        (&[LASTING], &[LASTING], 200, &[], true),
+        (&[LASTING], &[LASTING], 200, &[reload], false),
+        (&[LASTING], &[LASTING], 200, &[directives], false),
+        (
+            &[LASTING],
+            &[LASTING],
+            200,
+            &[("pragma", "no-cache")],
+            false,
+        ),
+        (&first, &second, 304, &[], false),
+        (&first, &first, 304, &[reload], true),
+        (&first, &[LASTING], 304, &[reload], true),
+        (&first, &second, 206, &[], true),
+        (&first, &first, 204, &[], false),
+        (&first, &[], 301, &[], false),
+        (&first, &[], 404, &[], false),
+        (&first, &[], 410, &[], false),
+        (&first, &second, 500, &[], true),
+        (&first, &second, 103, &[], true),
     ] {
         for is_later in [true, false] {
             let mut scene = Scene::new(LIMITS);
             let before = scene.now;
             scene.pass(Duration::from_secs(1));
             scene.push("/a", pushed, "x");
+            scene.push("/b", pushed, "x");
             let request = RequestHead {
                 fields: asked.iter().copied().collect(),
                 ..get("/a")
             };
             let sent = if is_later { scene.now } else { before };
-            scene.store.note_newer_response(sent, &request, &ok(newer));
+            let head = ResponseHead {
+                status,
+                ..ok(newer)
+            };
+            scene.store.note_newer_response(sent, &request, &head);
             assert_consistent(&scene.store);
             let is_served = scene.ask("/a").is_some();
             assert_eq!(
                 is_served,
                 is_kept || !is_later,
-                "{pushed:?} {newer:?} {asked:?}"
+                "{pushed:?} {newer:?} {status} {asked:?}"
             );
+            assert!(scene.ask("/b").is_some(), "another URL");
         }
     }
 }
