@@ -20,7 +20,9 @@ use std::sync::Arc;
 use sources::{Origin, Sources, Target, nonce};
 use tandem_http::ResponseHead;
 use tandem_predict::auto::url::{Kind as ResourceKind, parts};
-use tandem_preload::{Kind, Need};
+use tandem_preload::{Kind, Need, split};
+
+use crate::site::{host_of, is_loopback};
 
 #[cfg(test)]
 pub(crate) use sources::comparisons;
@@ -134,7 +136,7 @@ impl ContentSecurity {
         for value in head.fields.get_all(CONTENT_SECURITY_POLICY) {
             policies.add_list(url, &String::from_utf8_lossy(value), false);
         }
-        policies.is_credentialless = is_credentialless(head);
+        policies.is_credentialless = is_credentialless(url, head);
         policies
     }
 
@@ -168,6 +170,15 @@ impl ContentSecurity {
     /// Returns whether there are no policies.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Returns whether all is admitted, so that only cookies may be missing.
+    pub(crate) fn admits_all(&self) -> bool {
+        let rest = Self {
+            is_credentialless: false,
+            ..self.clone()
+        };
+        rest.is_empty()
     }
 
     /// Returns whether nothing is admitted.
@@ -274,16 +285,18 @@ impl ContentSecurity {
     }
 }
 
-/// Returns whether a document has the embedder policy `credentialless` (HTML standard, "obtain an
-/// embedder policy"). The field is a structured item, and several values are none. Browsers ignore
-/// the field over plain HTTP, and pushes without cookies then serve responses for everyone only.
-pub(crate) fn is_credentialless(head: &ResponseHead) -> bool {
+/// Returns whether the document at `url` has the embedder policy `credentialless` (HTML standard,
+/// "obtain an embedder policy"). The field is a structured item, and several values are none.
+/// Browsers ignore the field over plain HTTP, except for the computer itself.
+pub(crate) fn is_credentialless(url: &str, head: &ResponseHead) -> bool {
     let mut values = head.fields.get_all(EMBEDDER_POLICY);
     let (Some(value), None) = (values.next(), values.next()) else {
         return false;
     };
     let token = value.split(|byte| *byte == b';').next();
-    token.unwrap_or_default().trim_ascii() == b"credentialless"
+    let is_secure = split(url)
+        .is_some_and(|(scheme, authority, _)| scheme == "https" || is_loopback(host_of(authority)));
+    is_secure && token.unwrap_or_default().trim_ascii() == b"credentialless"
 }
 
 impl Policy {

@@ -2,7 +2,8 @@
 //!
 //! Documents that the user visits, frames, and the style sheets and scripts that the browser
 //! requests have a table each. Hence the parts of a page never evict its own policies. If a table
-//! has lost policies of a host, those of an unknown URL there admit nothing.
+//! has lost policies of a host, those of an unknown URL there admit nothing. A lost embedder policy
+//! refuses no request, so it does not count.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -110,7 +111,7 @@ impl Table {
                 return;
             };
             self.bytes -= evicted.bytes();
-            if !evicted.policies.is_empty() {
+            if !evicted.policies.admits_all() {
                 self.lost.add(&evicted.url);
             }
         }

@@ -321,7 +321,7 @@ impl Page {
             let named = fetch_standard::referrer_policy(head);
             // The page's own bytes, which are not sent again, may name a policy too.
             self.is_policy_unknown = head.status == 304;
-            self.is_credentialless = fetch_standard::is_credentialless(head);
+            self.is_credentialless = fetch_standard::is_credentialless(url, head);
             self.policy = match self.is_policy_unknown {
                 true => named.unwrap_or(self.policy),
                 false => named.unwrap_or_default(),

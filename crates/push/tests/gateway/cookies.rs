@@ -95,26 +95,37 @@ fn frames_of_other_sites_set_no_cookies() {
     assert_eq!(found, [None]);
 }
 
-/// Browsers send no cookies from such a document to other origins without CORS.
+/// Browsers send no cookies from such a document to other origins without CORS. Over plain HTTP
+/// they ignore the field, except on the computer itself.
 #[test]
 fn credentialless_page_sends_no_cookies_elsewhere() {
-    const FAR: &str = "http://img.a.example/far.css";
-    let body = "<img src=i.png><link rel=stylesheet href=//img.a.example/far.css>";
-    for (policy, has_cookie) in [
-        ("unsafe-none", true),
-        ("require-corp", true),
-        ("credentialless, unsafe-none", true),
-        ("credentialless", false),
-        ("credentialless; report-to=\"x\"", false),
+    let body = "<img src=i.png><link rel=stylesheet href=//img.DOMAIN/far.css>";
+    for (scheme, domain, policy, has_cookie) in [
+        ("https", "a.example", "unsafe-none", true),
+        ("https", "a.example", "require-corp", true),
+        ("https", "a.example", "credentialless, unsafe-none", true),
+        ("https", "a.example", "credentialless", false),
+        (
+            "https",
+            "a.example",
+            "credentialless; report-to=\"x\"",
+            false,
+        ),
+        ("http", "a.example", "credentialless", true),
+        ("http", "a.localhost", "credentialless", false),
     ] {
-        let document = setting("id=1; Domain=a.example", body);
+        let of = |host: &str, path: &str| format!("{scheme}://{host}.{domain}/{path}");
+        let (location, image) = (of("www", "page"), of("www", "i.png"));
+        let far = of("img", "far.css");
+        let cookie = format!("id=1; Domain={domain}");
+        let document = setting(&cookie, &body.replace("DOMAIN", domain));
         let document = document.with("cross-origin-embedder-policy", policy);
-        let mut pair = Pair::new(&[(PAGE, document)]);
-        pair.send(PAGE, NAVIGATION);
+        let mut pair = Pair::new(&[(&location, document)]);
+        pair.send(&location, NAVIGATION);
         pair.run();
-        let found = cookies_of(&pair.take_asked(), &[IMAGE, FAR]);
+        let found = cookies_of(&pair.take_asked(), &[&image, &far]);
         let cookie = Some("id=1".to_owned());
         let far = cookie.clone().filter(|_| has_cookie);
-        assert_eq!(found, [cookie, far], "{policy}");
+        assert_eq!(found, [cookie, far], "{scheme} {domain} {policy}");
     }
 }

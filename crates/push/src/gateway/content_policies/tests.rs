@@ -1,5 +1,7 @@
 //! Tests of the policies that a session knows.
 
+use tandem_http::ResponseHead;
+
 use super::*;
 
 fn policies(text: &str) -> Arc<ContentSecurity> {
@@ -56,6 +58,25 @@ fn lost_policies_of_a_host_admit_nothing_there() {
             assert_eq!(known.of_referrer(other, []), None, "{other}");
         }
     }
+}
+
+/// Such a document admits as much as one without policies.
+#[test]
+fn lost_embedder_policy_leaves_its_host_open() {
+    let mut head = ResponseHead::new(200);
+    head.fields
+        .push("cross-origin-embedder-policy", "credentialless");
+    let of = |at| format!("https://a.test/{at}");
+    let policies = Arc::new(ContentSecurity::of(&of(0), &head));
+    let mut known = ContentPolicies::default();
+    for at in 0..=MAX_DOCUMENTS {
+        known.set_document(&of(at), Arc::clone(&policies));
+    }
+    assert_eq!(known.of(&of(0)), None, "it is lost");
+    let kept = known.of(&of(1));
+    assert!(kept.is_some_and(|kept| kept.is_credentialless()));
+    let merged = known.of_all();
+    assert!(merged.is_some_and(|all| all.is_credentialless() && !all.is_closed()));
 }
 
 #[test]

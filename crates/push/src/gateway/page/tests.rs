@@ -22,20 +22,25 @@ fn need(url: &str, kind: Kind, urgency: u8) -> Need {
     }
 }
 
-fn page_with(fields: &[(&str, &str)]) -> Page {
+fn page_at(scheme: Scheme, fields: &[(&str, &str)]) -> Page {
     let request = RequestHead {
         fields: fields.iter().copied().collect(),
-        ..RequestHead::get(Scheme::Http, "a.test", "/page")
+        ..RequestHead::get(scheme, "a.test", "/page")
     };
-    Page::new(
-        ResponseId::from(0),
-        request.into(),
-        "http://a.test/page".into(),
-    )
+    let location = format!("{}://a.test/page", scheme.as_str());
+    Page::new(ResponseId::from(0), request.into(), location.into())
+}
+
+fn page_with(fields: &[(&str, &str)]) -> Page {
+    page_at(Scheme::Http, fields)
 }
 
 fn page() -> Page {
     page_with(&[("accept", "text/html")])
+}
+
+fn secure_page() -> Page {
+    page_at(Scheme::Https, &[("accept", "text/html")])
 }
 
 fn seen(part: NamedPart) -> SeenReferrers {
@@ -537,18 +542,18 @@ fn stored_policy_keeps_cookies_from_other_origins() {
     let mut head = ResponseHead::new(200);
     head.fields
         .push("cross-origin-embedder-policy", "credentialless");
-    let policies = Arc::new(ContentSecurity::of("http://a.test/page", &head));
+    let policies = Arc::new(ContentSecurity::of("https://a.test/page", &head));
     let is_without = |page: &Page, frame: Option<&str>| {
-        let mut need = need("http://i.a.test/x", Kind::Image, 4);
+        let mut need = need("https://i.a.test/x", Kind::Image, 4);
         need.frame = frame.map(Arc::from);
         page.is_credentialless_for(&need)
     };
-    let frame = Some("http://a.test/frame");
+    let frame = Some("https://a.test/frame");
     let mut framing = page();
-    framing.set_frame_policies("http://a.test/frame", Arc::clone(&policies));
+    framing.set_frame_policies("https://a.test/frame", Arc::clone(&policies));
     assert!(is_without(&framing, frame) && !is_without(&framing, None));
     for (is_known, status) in [(true, 304), (false, 304), (false, 200)] {
-        let mut page = page();
+        let mut page = secure_page();
         if is_known {
             page.set_content_policies(Arc::clone(&policies));
         }
@@ -556,7 +561,7 @@ fn stored_policy_keeps_cookies_from_other_origins() {
         if status == 200 {
             answer = head.clone();
         }
-        page.settle("http://a.test/page", &answer);
+        page.settle("https://a.test/page", &answer);
         assert_eq!(
             is_without(&page, None),
             is_known || status == 200,
