@@ -47,6 +47,10 @@ const OF_PAIR: &[u8] = b"tandem-";
 /// The pair's field with the number of a connection that has logged in.
 const LOGGED_IN: &[u8] = b"tandem-auth-connection";
 
+/// The fields by which origins choose among versions that exist at the same time: by format, by
+/// browser, and by the login of a connection.
+const OF_VERSION: [&str; 3] = ["accept", "user-agent", "tandem-auth-connection"];
+
 /// The fields that a cache compares besides the content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compared {
@@ -73,6 +77,8 @@ struct AskerFields {
     /// The secret of the cache, which keys the hashes.
     secret: RandomState,
     browser: u64,
+    /// The hash of the fields [`OF_VERSION`].
+    version: u64,
     /// The hash of the cookies and credentials, if only requests with the same ones may get the
     /// response.
     credentials: Option<u64>,
@@ -90,6 +96,7 @@ impl Asker {
         let fields = (compared != Compared::None).then(|| AskerFields {
             secret: secret.clone(),
             browser: browser(secret, asked),
+            version: version(secret, asked),
             credentials: (compared == Compared::Person).then(|| credentials(secret, asked)),
         });
         Self {
@@ -119,6 +126,14 @@ impl Asker {
             .is_none_or(|own| own.has_credentials_of(asked))
     }
 
+    /// Returns true if an origin would choose the same version of a resource for a request with
+    /// these fields, or anyone may get the response.
+    pub(crate) fn has_version_of(&self, asked: &Fields) -> bool {
+        self.fields
+            .as_ref()
+            .is_none_or(|own| own.version == version(&own.secret, asked))
+    }
+
     /// Returns true if a request with the fields `asked` may get the response, which has the fields
     /// `response`.
     pub(crate) fn is_like(&self, asked: &Fields, response: &Fields) -> bool {
@@ -142,6 +157,12 @@ fn credentials(secret: &RandomState, asked: &Fields) -> u64 {
     let cookies: Vec<_> = asked.get_all("cookie").collect();
     let credentials: Vec<_> = asked.get_all("authorization").collect();
     secret.hash_one((cookies, credentials))
+}
+
+/// Returns a hash of the fields by which origins choose versions.
+fn version(secret: &RandomState, asked: &Fields) -> u64 {
+    let fields = OF_VERSION.map(|name| asked.get_all(name).collect::<Vec<_>>());
+    secret.hash_one(fields)
 }
 
 /// Returns a hash of the compared fields, in which their order has no part.

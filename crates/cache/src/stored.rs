@@ -317,9 +317,9 @@ impl Stored {
     }
 
     /// Returns true if `newer`, the response to a later request with the fields `asked`, shows that
-    /// this response is out of date: both have the same credentials, coding and fields of `Vary`,
-    /// and other validators. Requests of a browser and of a push can differ in further fields (RFC
-    /// 9111 section 4: a cache uses the most recent response).
+    /// this response is out of date: both have the same credentials, browser, format, coding and
+    /// fields of `Vary`, and other validators. Requests of a browser and of a push can differ in
+    /// further fields (RFC 9111 section 4: a cache uses the most recent response).
     pub(crate) fn is_outdated_by(&self, newer: &Self, asked: &Fields) -> bool {
         let (old, new) = (&self.head, &newer.head);
         let differs = |name| match (old.fields.get(name), new.fields.get(name)) {
@@ -336,6 +336,7 @@ impl Stored {
             && (differs("etag") || (!old.fields.contains("etag") && differs("last-modified")))
             && vary::selects(&old.fields, &self.request, asked)
             && self.asker.has_credentials_of(asked)
+            && self.asker.has_version_of(asked)
     }
 
     /// Returns true if the response, which has just arrived, may serve another request that waited

@@ -224,13 +224,25 @@ fn error_serves_requests_of_the_same_browser() {
 #[test]
 fn reload_removes_the_older_response_of_a_push() {
     let response = |tag| [FRESH, ("etag", tag)];
-    let (push, browser) = ([("dnt", "1")], [("dnt", "1"), ("sec-fetch-mode", "cors")]);
-    let with = |field| [&browser[..], &[field]].concat();
+    let push = [("user-agent", "one"), ("accept", "*/*")];
+    let browser = [&push[..], &[("sec-fetch-mode", "cors")]].concat();
+    let with = |field: (&'static str, &'static str)| {
+        let kept = browser.iter().filter(|(name, _)| *name != field.0);
+        kept.copied().chain([field]).collect::<Vec<_>>()
+    };
     for (field, later, kept) in [
         (("cache-control", "no-cache"), response("\"2\""), None),
         // The content has not changed, or another user has asked.
         (("cache-control", "no-cache"), response("\"1\""), Some("1")),
         (("cookie", "a=b"), response("\"2\""), Some("1")),
+        // Another browser, another login or another format.
+        (("user-agent", "two"), response("\"2\""), Some("1")),
+        (
+            ("tandem-auth-connection", "1"),
+            response("\"2\""),
+            Some("1"),
+        ),
+        (("accept", "text/html"), response("\"2\""), Some("1")),
     ] {
         let mut world = World::new(Sharing::Private, 1);
         world.store(&push, &response("\"1\""), "1");
