@@ -2,7 +2,7 @@
 //!
 //! A push counts as validated while it arrives (RFC 9113 section 8.4.2) and shortly after, but not
 //! beyond the page load for which it came. A response with a lifetime waits as long as RFC 9111
-//! permits, and no shorter than that.
+//! permits. With a lifetime under 10 s, it also counts as validated, as it would without one.
 
 use std::time::{Duration, Instant};
 

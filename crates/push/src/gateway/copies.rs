@@ -45,8 +45,8 @@ const TOLERANCE: u32 = 8;
 const LONG_ABSENCE: Duration = Duration::from_hours(24);
 
 /// The least age that copies are assumed to have if one has expired that cannot be validated.
-/// Requests show a lower bound only. The claim of a copy that expires within two days thus shows no
-/// empty cache. If the cache is empty, a resource that lasts longer is claimed as well.
+/// Requests show a lower bound only. The claim of a copy that expires within 64 hours thus shows
+/// no empty cache. If the cache is empty, a resource that lasts longer is claimed as well.
 const ASSUMED_AGE: Duration = LONG_ABSENCE;
 
 /// Returns whether a copy is likely to need a validation, given the least age of the copies of its
