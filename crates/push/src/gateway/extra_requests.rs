@@ -19,6 +19,7 @@ use super::session::Gateway;
 use super::table::{FetchId, PageId};
 use super::unknown_cookies::note_foreign_cookies;
 use crate::fetch_standard::is_by_cors;
+use crate::url::authority;
 
 impl Gateway {
     /// Notes the status of an origin's response to the browser or to a push. After the last of a
@@ -74,6 +75,9 @@ impl Gateway {
             push.is_error = push.is_part && head.status >= 400;
         }
         let url = &fetch.target.url;
+        if head.fields.contains("set-cookie") {
+            self.hosts.note_set_cookie(authority(url));
+        }
         if let (Some(predictor), Some(request)) = (predictor.as_deref_mut(), &fetch.request) {
             let page = self.pages.get(fetch.page).map(Page::document_url);
             note_foreign_cookies(predictor, (url, request), head, page);

@@ -65,18 +65,32 @@ impl ForeignHosts {
         admitted
     }
 
-    /// Lets a need wait for the first request to its host.
+    /// Lets a need wait for a request to its host. A URL waits once for each page.
     pub(super) fn wait(&mut self, page: PageId, need: &Need) {
-        if self.waiting.len() < MAX_WAITING {
+        let is_same = |it: &WaitingNeed| it.page == page && it.need.url == need.url;
+        if self.waiting.len() < MAX_WAITING && !self.waiting.iter().any(is_same) {
             let need = need.clone();
             self.waiting.push(WaitingNeed { page, need });
         }
     }
 
-    /// Notes whether a request of another host's page carries cookies.
-    pub(super) fn note_cookies(&mut self, host: &str, has_cookies: bool) {
+    /// Notes whether a request of another host's page carries cookies. The first such request
+    /// releases the needs that wait for the host, as [`Self::note_wanted`] does.
+    pub(super) fn note_cookies(&mut self, now: Instant, host: &str, has_cookies: bool) {
         let sends = &mut self.host(host).sends_cookies;
+        let is_first = sends.is_none();
         *sends = Some(has_cookies || *sends == Some(true));
+        if is_first {
+            self.release(now, host);
+        }
+    }
+
+    /// Notes that a response of a host sets a cookie. Later requests may carry it, so earlier ones
+    /// without cookies no longer count.
+    pub(super) fn note_set_cookie(&mut self, host: &str) {
+        if let Some(known) = self.known.get_mut(host) {
+            known.sends_cookies.take_if(|sends| !*sends);
+        }
     }
 
     /// Returns whether the browser sends cookies to a host, if its requests have shown that.
@@ -117,7 +131,14 @@ impl ForeignHosts {
     /// follow at once.
     pub(super) fn note_wanted(&mut self, now: Instant, host: &str) {
         let is_new = !std::mem::replace(&mut self.host(host).is_wanted, true);
-        if is_new && !self.waiting.is_empty() {
+        if is_new {
+            self.release(now, host);
+        }
+    }
+
+    /// Releases the needs that wait for a host, after [`GATHER_PERIOD`].
+    fn release(&mut self, now: Instant, host: &str) {
+        if !self.waiting.is_empty() {
             self.releases.add(now + GATHER_PERIOD, host.to_owned());
         }
     }
@@ -217,6 +238,28 @@ mod tests {
         assert!(hosts.is_wanted("b") && hosts.is_wanted("c") && !hosts.is_wanted("d"));
         hosts.note_wanted(now, "d");
         assert_eq!(hosts.next_release(), None, "nothing waits");
+    }
+
+    #[test]
+    fn cookies_of_a_wanted_host_release_its_needs() {
+        let (mut hosts, now) = (ForeignHosts::default(), Instant::now());
+        hosts.note_wanted(now, "b");
+        for _ in 0..2 {
+            hosts.wait(page(), &need("http://b/1", Kind::Image));
+        }
+        hosts.note_wanted(now, "b");
+        assert_eq!(hosts.next_release(), None, "the host is not new");
+        hosts.note_cookies(now, "b", false);
+        assert_eq!(released(&mut hosts), ["http://b/1"], "it waits once");
+        hosts.wait(page(), &need("http://b/2", Kind::Image));
+        hosts.note_cookies(now, "b", false);
+        assert_eq!(hosts.next_release(), None, "nothing has changed");
+        hosts.note_set_cookie("b");
+        assert_eq!(hosts.sends_cookies("b"), None);
+        hosts.note_cookies(now, "b", true);
+        assert_eq!(released(&mut hosts), ["http://b/2"]);
+        hosts.note_set_cookie("b");
+        assert_eq!(hosts.sends_cookies("b"), Some(true));
     }
 
     #[test]

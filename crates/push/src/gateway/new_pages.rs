@@ -105,7 +105,8 @@ impl Gateway {
             page.set_possible(std::mem::take(&mut learned.possible));
             page.useless = std::mem::take(&mut learned.useless);
             page.with_cookies = returning.with_cookies;
-            page.with_cookies.append(&mut learned.with_cookies);
+            page.with_cookies
+                .extend(std::mem::take(&mut learned.with_cookies));
             page.image_accept = page
                 .image_accept
                 .take()

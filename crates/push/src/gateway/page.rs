@@ -137,7 +137,7 @@ pub(super) struct Page {
     /// The hashes of the URLs whose pushes were of no use to other users.
     pub(super) useless: Vec<u32>,
     /// The hashes of the URLs of other origins whose requests carry unknown cookies.
-    pub(super) with_cookies: Vec<u32>,
+    pub(super) with_cookies: HashSet<u32>,
     /// True if the browser has left the page.
     pub(super) abandoned: bool,
     /// True if its promises are documents that may follow the page.
@@ -180,7 +180,7 @@ impl Page {
             series: PageSeries::default(),
             fonts: None,
             useless: Vec::new(),
-            with_cookies: Vec::new(),
+            with_cookies: HashSet::new(),
             abandoned: false,
             leads_on: false,
             fetches: 0,

@@ -242,7 +242,7 @@ pub(super) struct Learned {
     /// The URL hashes of the resources whose pushes were of no use to other users.
     pub(super) useless: Vec<u32>,
     /// The URL hashes of the resources of other origins whose requests carry cookies.
-    pub(super) with_cookies: Vec<u32>,
+    pub(super) with_cookies: HashSet<u32>,
     /// The `Accept` for images of other users with the same browser.
     pub(super) image_accept: Option<Arc<[u8]>>,
     /// The other hosts that pages of the origin have requested in the user's browser.

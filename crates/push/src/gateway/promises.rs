@@ -137,7 +137,8 @@ impl Gateway {
     /// Promises the needs of other users, now or once the page names their host.
     pub(super) fn promise_learned(&mut self, page: PageId, mut learned: Learned) {
         if let Some(page) = self.pages.get_mut(page) {
-            page.with_cookies.append(&mut learned.with_cookies);
+            page.with_cookies
+                .extend(std::mem::take(&mut learned.with_cookies));
             page.expect(learned);
         }
         self.promise_expected(page);

@@ -83,7 +83,7 @@ impl Gateway {
             self.misses.note_request(now, hash, request);
             self.refusals.expire(now);
             self.cookies.note_request(request);
-            self.note_host_cookies(request);
+            self.note_host_cookies(now, request);
             self.image_accept.note(0, request);
             if let Some(visits) = &self.visits {
                 visits.lock().set_time(self.clock.unix_time(now));
@@ -259,6 +259,9 @@ impl Gateway {
         self.note_status(now, &request.authority, head.status);
         self.note_asked_hints(request, head);
         self.note_signs(request, hash, head);
+        if head.fields.contains("set-cookie") {
+            self.hosts.note_set_cookie(&request.authority);
+        }
         self.note_changed_cookies(now, ChangedBy::Browser(answer.id), request, head);
         if let Some(lifetime) = answer.lifetime.filter(|_| answer.shows_age) {
             self.note_age(&visited_site(request), request, lifetime.rest);

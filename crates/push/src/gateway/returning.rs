@@ -1,5 +1,6 @@
 //! The resources of a page that the browser of a returning visitor may have kept.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use tandem_predict::Candidate;
@@ -29,7 +30,7 @@ pub(super) struct Returning {
     /// The hashes of the URLs that no cache keeps.
     pub(super) unkept: Vec<u32>,
     /// The hashes of the URLs of other origins whose requests carry cookies.
-    pub(super) with_cookies: Vec<u32>,
+    pub(super) with_cookies: HashSet<u32>,
     /// The hashes of the URLs that earlier visits requested, and the times for which the predictor
     /// has known them.
     pub(super) known: Vec<(u32, Duration)>,

@@ -4,10 +4,13 @@
 //! browser's first request to each of them. If earlier users sent cookies for a resource
 //! ([`cookie_urls`](crate::cookie_urls)), it waits for that request. A browser that sends none gets
 //! the push then. The resources of one that sends cookies are left to it: early requests carry no
-//! cookies of other origins.
+//! cookies of other origins. A later response of the host may set a cookie, and the next request
+//! to the host decides then.
 //!
 //! A page's request without cookies is likely to be that of a new browser, whose cookies for the
 //! page's site are those that the page sets. Its resources of the site do not wait.
+
+use std::time::Instant;
 
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Need;
@@ -15,7 +18,7 @@ use tandem_preload::Need;
 use super::predictor::Predictor;
 use super::session::Gateway;
 use super::table::PageId;
-use crate::fetch_standard::is_own_origin;
+use crate::fetch_standard::{is_navigation, is_own_origin};
 use crate::response_rules::is_for_everyone;
 use crate::url::{authority, is_same_origin};
 use crate::wire::url_hash_of;
@@ -72,21 +75,27 @@ impl Gateway {
     }
 
     /// Notes whether the browser has cookies for the host of a request. A request by CORS may go
-    /// without those that it has.
-    pub(super) fn note_host_cookies(&mut self, request: &RequestHead) {
+    /// without those that it has. A navigation may carry cookies that requests for resources of
+    /// other sites lack (`SameSite=Lax`).
+    pub(super) fn note_host_cookies(&mut self, now: Instant, request: &RequestHead) {
+        if is_navigation(request) {
+            return;
+        }
         let has_cookies = request.fields.contains("cookie");
         let is_of_other = request.fields.get("referer").is_some_and(|referrer| {
             let host = std::str::from_utf8(referrer).map(authority);
             host.is_ok_and(|host| !host.eq_ignore_ascii_case(&request.authority))
         });
         if is_of_other && (has_cookies || !request.fields.contains("origin")) {
-            self.hosts.note_cookies(&request.authority, has_cookies);
+            self.hosts
+                .note_cookies(now, &request.authority, has_cookies);
         }
     }
 }
 
 /// Tells the predictor of a request with cookies that the page of its referrer does not show.
-/// `page` is a URL of the referrer's origin. A response for everyone serves other requests as well.
+/// `page` is a URL of the referrer's origin. A response for everyone serves other requests as well,
+/// and a navigation may carry cookies that a request for a resource lacks.
 pub(super) fn note_foreign_cookies(
     predictor: &mut dyn Predictor,
     (url, request): (&str, &RequestHead),
@@ -95,6 +104,7 @@ pub(super) fn note_foreign_cookies(
 ) {
     let is_foreign = page.is_some_and(|page| !is_same_origin(page, url));
     if is_foreign
+        && !is_navigation(request)
         && request.fields.contains("cookie")
         && matches!(head.status, 200 | 204)
         && !is_for_everyone(head)

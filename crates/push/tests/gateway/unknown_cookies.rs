@@ -137,3 +137,57 @@ fn pushes_with_cookies_of_their_page_teach_too() {
     pair.predictor = Some(needs);
     assert!(!has(&pair.load(PAGE, BACK), STYLE));
 }
+
+/// A request by CORS makes the host a wanted one, and shows no cookies.
+#[test]
+fn resource_waits_at_a_host_that_is_wanted() {
+    for (fields, is_pushed) in [
+        (&[("accept", "*/*"), FROM_PAGE][..], true),
+        (&[("accept", "*/*"), FROM_PAGE, ("cookie", "far=1")], false),
+    ] {
+        let mut pair = pair(fresh_image());
+        let origin = ("origin", "http://www.a.example");
+        pair.load(
+            "http://img.a.example/f.woff2",
+            &[("accept", "*/*"), FROM_PAGE, origin],
+        );
+        let asked = pair.load(PAGE, BACK);
+        assert!(has(&asked, OWN) && !has(&asked, FAR), "{asked:?}");
+        let asked = pair.load(OTHER, fields);
+        assert_eq!(has(&asked, FAR), is_pushed, "{fields:?}");
+    }
+}
+
+#[test]
+fn link_shows_no_cookies_of_resources() {
+    const LINKED: &str = "http://img.a.example/linked";
+    let link = [("accept", "text/html"), FROM_PAGE, ("cookie", "lax=1")];
+    let mut pair = pair(fresh_image());
+    pair.serve(LINKED, html(""));
+    pair.load(LINKED, &link);
+    assert!(!has(&pair.load(PAGE, BACK), FAR));
+    let asked = pair.load(OTHER, &[("accept", "*/*"), FROM_PAGE]);
+    assert!(has(&asked, FAR), "{asked:?}");
+    // Nor do links of earlier users.
+    let mut needs = Needs::of_page(PAGE, vec![FAR]);
+    for user in 1..=3 {
+        needs.user = user;
+        let mut pair = Pair::new(&pages(fresh_image()));
+        pair.predictor = Some(needs);
+        pair.load(FAR, &link);
+        needs = pair.predictor.take().expect("the scene has a predictor");
+    }
+    let mut pair = Pair::new(&pages(fresh_image()));
+    pair.predictor = Some(needs);
+    pair.begin_visit("www.a.example");
+    assert!(has(&pair.load(PAGE, BACK), FAR));
+}
+
+#[test]
+fn new_cookie_of_the_host_lets_resources_wait_again() {
+    let mut pair = pair(fresh_image());
+    pair.serve(OTHER, image().with("set-cookie", "far=1"));
+    pair.load(OTHER, &[("accept", "*/*"), FROM_PAGE]);
+    let asked = pair.load(PAGE, BACK);
+    assert!(has(&asked, OWN) && !has(&asked, FAR), "{asked:?}");
+}
