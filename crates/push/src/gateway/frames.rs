@@ -1,10 +1,13 @@
 //! The frames of pages, once their heads arrive.
 //!
 //! The resources of a frame carry the cookies that its document sets. If the frame has the origin
-//! of its page, the gateway knows these cookies, and learned resources of the frame wait for its
-//! head. Otherwise the browser may have other cookies, or refuse new ones. The resources on the
-//! site of such a frame are left to the browser if the head of the frame sets a cookie that their
-//! requests may carry.
+//! of its page, the gateway knows these cookies. They count for the resources that are named once
+//! the head has arrived. Learned resources do not wait for it, since the browser may take the
+//! frame from its cache.
+//!
+//! In a frame of another origin the browser may have other cookies, or refuse new ones. The
+//! resources on the site of such a frame are left to the browser if the head of the frame sets a
+//! cookie that their requests may carry.
 
 use std::time::Instant;
 
@@ -15,8 +18,8 @@ use super::table::PageId;
 use crate::cookies::{CookieChanges, Cookies, cookies_of, sets_foreign_cookie};
 
 impl Gateway {
-    /// Handles the head of a frame of a page, and promises the resources that waited for it.
-    /// `request` is that of the frame, if it is known.
+    /// Handles the head of a frame that is pushed for a page. `request` is that of the frame, if it is
+    /// known.
     pub(super) fn begin_frame(
         &mut self,
         now: Instant,
@@ -31,23 +34,6 @@ impl Gateway {
         let (cookies, foreign) = self.cookies_of_frame(now, id, url, request, head);
         if let Some(page) = self.pages.get_mut(id) {
             page.begin_frame(url, cookies, foreign);
-        }
-        self.promise_expected(id);
-    }
-
-    /// Handles the head of a frame that the browser itself has requested.
-    pub(super) fn begin_requested_frame(
-        &mut self,
-        now: Instant,
-        url: &str,
-        request: &RequestHead,
-        head: &ResponseHead,
-    ) {
-        for id in self.pages.ids() {
-            let page = self.pages.get(id);
-            if page.is_some_and(|page| page.expects_frame(url)) {
-                self.begin_frame(now, id, url, Some(request), head);
-            }
         }
     }
 

@@ -17,8 +17,8 @@ use super::table::{PageId, ResponseId};
 use super::visitors::has_no_sign;
 use crate::cookies::Cookies;
 use crate::fetch_standard::{
-    has_metadata, is_framed, is_navigation, is_of_tool, is_prefetch, is_repeatable,
-    is_through_worker, referrer_after_redirect,
+    has_metadata, is_navigation, is_of_tool, is_prefetch, is_repeatable, is_through_worker,
+    referrer_after_redirect,
 };
 use crate::response_rules::redirect_target;
 use crate::url::is_same_origin;
@@ -46,9 +46,6 @@ impl Gateway {
     ) {
         if is_prefetch(&request) {
             return;
-        }
-        if is_framed(&request) || self.is_frame(now, &request) {
-            self.begin_requested_frame(now, &url, &request, head);
         }
         let Needs {
             named,

@@ -119,7 +119,7 @@ pub(super) struct Page {
     /// The document's policies for its resources, and those of its frames.
     content: Arc<ContentSecurity>,
     frames: HashMap<Box<str>, Arc<ContentSecurity>>,
-    /// The frames with learned resources, and those whose heads have arrived.
+    /// The sandboxed frames, and those whose heads have arrived.
     nested: Frames,
     /// True if the document's own bytes, which may name a policy, are not sent again.
     is_policy_unknown: bool,
@@ -424,7 +424,7 @@ impl Page {
         self.validated.extend(learned.validated);
         self.referrers.extend(learned.referrers);
         self.fonts = self.fonts.take().or(learned.fonts);
-        self.expect_frames(learned.frames, learned.sandboxed);
+        self.expect_sandboxed(learned.sandboxed);
     }
 
     /// Returns whether the request for a URL has fields that scripts choose.
@@ -467,7 +467,7 @@ impl Page {
             .into_iter()
             .partition(|need| {
                 let host = url::authority(&need.url);
-                (self.names_host(host) || self.was_asked(host)) && !self.awaits_frame(need)
+                self.names_host(host) || self.was_asked(host)
             });
         self.expected = later;
         let document = url::authority(self.document_url());

@@ -249,8 +249,6 @@ pub(super) struct Learned {
     pub(super) hosts: HashSet<String>,
     /// The hashes of the URLs of the fonts that visits to the page requested, if any is known.
     pub(super) fonts: Option<HashSet<u32>>,
-    /// The URLs of frames that need resources.
-    pub(super) frames: HashSet<String>,
     /// The URLs of frames whose resources are requested by opaque origins.
     pub(super) sandboxed: HashSet<String>,
 }
@@ -464,7 +462,6 @@ impl Learned {
         self.with_cookies.extend(of_target.with_cookies);
         self.hosts.extend(of_target.hosts);
         self.fonts = of_target.fonts.or_else(|| self.fonts.take());
-        self.frames.extend(of_target.frames);
         self.sandboxed.extend(of_target.sandboxed);
     }
 
@@ -488,11 +485,6 @@ impl Learned {
         let need = known_need(predictor, candidate, &fields_of_data)?;
         if fields_of_data == (DataFields::Frame { is_sandboxed: true }) {
             self.sandboxed.insert(need.url.clone());
-        }
-        if let Some(via) = need.via.as_deref()
-            && is_frame_document(predictor, via)
-        {
-            self.frames.insert(via.to_owned());
         }
         if let DataFields::Scripted(fields) = fields_of_data {
             self.scripts.insert(need.url.clone(), fields);

@@ -1,7 +1,7 @@
-//! The frames of a page: the learned resources that wait for the head of their frame, and the
-//! cookies with which the resources of a frame are requested.
+//! The frames of a page, and the cookies with which their resources are requested.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use tandem_http::RequestHead;
 use tandem_preload::{self as scan, Need};
@@ -12,14 +12,9 @@ use crate::fetch_standard::is_own_origin;
 use crate::site::is_same_site;
 use crate::url;
 
-/// The largest number of frames whose heads are remembered.
-const MAX_HEADS: usize = 64;
-
 /// The frames of a page, by URL.
 #[derive(Default)]
 pub(super) struct Frames {
-    /// The frames whose resources earlier visits requested.
-    learned: HashSet<String>,
     /// The frames whose documents may have an opaque origin, or no cookies of the page's site.
     sandboxed: HashSet<String>,
     /// The frames whose heads have arrived, with the changes of the cookies of their requests.
@@ -29,36 +24,19 @@ pub(super) struct Frames {
 }
 
 impl Page {
-    /// Adds the frames of earlier visits.
-    pub(super) fn expect_frames(&mut self, learned: HashSet<String>, sandboxed: HashSet<String>) {
-        self.nested.learned.extend(learned);
-        self.nested.sandboxed.extend(sandboxed);
+    /// Adds the frames that earlier visits have shown to be sandboxed.
+    pub(super) fn expect_sandboxed(&mut self, frames: HashSet<String>) {
+        self.nested.sandboxed.extend(frames);
     }
 
-    /// Returns the frame of the page's own origin that needs a learned resource.
-    fn own_frame<'a>(&self, need: &'a Need) -> Option<&'a str> {
-        let is_own = |via: &&str| url::is_same_origin(via, self.document_url());
-        let via = need.via.as_deref().filter(is_own)?;
-        self.nested.learned.contains(via).then_some(via)
-    }
-
-    /// Returns whether a learned need has to wait for the head of its frame, which may set cookies.
-    pub(super) fn awaits_frame(&self, need: &Need) -> bool {
-        let frame = self.own_frame(need);
-        frame.is_some_and(|frame| !self.nested.heads.contains_key(frame))
-    }
-
-    /// Gives a learned need to its frame, if that has the page's origin.
+    /// Gives a learned need to its frame, if that has the page's origin and its head has arrived.
     pub(super) fn place_in_frame(&self, need: &mut Need) {
-        if self.own_frame(need).is_some() {
-            need.frame = need.via.take();
+        let is_of_frame = |via: &mut Arc<str>| {
+            url::is_same_origin(via, self.document_url()) && self.nested.heads.contains_key(&**via)
+        };
+        if let Some(frame) = need.via.take_if(is_of_frame) {
+            need.frame = Some(frame);
         }
-    }
-
-    /// Returns whether learned needs wait for the head of a frame.
-    pub(in super::super) fn expects_frame(&self, url: &str) -> bool {
-        let is_of_frame = |need: &Need| need.via.as_deref() == Some(url);
-        self.nested.learned.contains(url) && self.expected.iter().any(is_of_frame)
     }
 
     /// Notes the head of a frame, which changes the cookies of its later requests in this way.
@@ -75,11 +53,9 @@ impl Page {
                 .map_or(Cookies::Unknown, Cookies::Changed),
             cookies => cookies,
         };
-        if self.nested.heads.len() < MAX_HEADS {
-            let foreign = foreign.map(|foreign| (url.into(), foreign));
-            self.nested.foreign.extend(foreign);
-            self.nested.heads.insert(url.into(), cookies);
-        }
+        let foreign = foreign.map(|foreign| (url.into(), foreign));
+        self.nested.foreign.extend(foreign);
+        self.nested.heads.insert(url.into(), cookies);
     }
 
     /// Returns whether a request for a need may carry a cookie that its frame sets, and that the

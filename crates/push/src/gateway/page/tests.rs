@@ -4,7 +4,7 @@ use tandem_http::Scheme;
 
 use super::super::budget::{MAX_BODY_BYTES, MAX_FOREIGN, MAX_LAZY, MAX_POLICY_CHECKS};
 use super::*;
-use crate::cookies::CookieChanges;
+use crate::cookies::{CookieChanges, Cookies};
 use crate::fetch_standard::{MAX_HOSTS, comparisons};
 use crate::referrers::NamedPart;
 
@@ -569,4 +569,24 @@ fn stored_policy_keeps_cookies_from_other_origins() {
         );
         assert!(!is_without(&page, frame), "another document");
     }
+}
+
+#[test]
+fn learned_need_belongs_to_a_frame_with_a_head() {
+    let of_head = |frame: &str| {
+        let mut page = page();
+        page.settle("http://a.test/page", &ResponseHead::new(200));
+        page.begin_frame(frame, Cookies::Unchanged, None);
+        let mut need = need("http://a.test/1", Kind::Image, 4);
+        need.via = Some("http://a.test/frame".into());
+        page.expect(Learned {
+            needs: vec![need],
+            ..Learned::default()
+        });
+        page.take_expected().remove(0)
+    };
+    let frame = "http://a.test/frame";
+    assert_eq!(of_head(frame).frame.as_deref(), Some(frame));
+    let other = of_head("http://a.test/other");
+    assert!(other.frame.is_none() && other.via.is_none());
 }
