@@ -1,11 +1,12 @@
 //! The fonts that visits to a page have requested.
 //!
 //! A style sheet may name many fonts, and browsers request those that text needs. Once visits to a
-//! page are known, the other fonts of its style sheets are left to the browser.
+//! page have requested fonts, the other fonts of its style sheets are left to the browser.
 
 use std::collections::HashSet;
 
 use tandem_http::{RequestHead, ResponseHead};
+use tandem_preload as scan;
 
 use super::document::DocumentReader;
 use super::page_view::PageView;
@@ -16,7 +17,6 @@ use crate::url::is_same_origin;
 
 impl Gateway {
     /// Returns the fonts that visits to a document requested, or to the document of a style sheet.
-    /// If `Referer` names the origin of that document only, it is the one that was loaded last.
     pub(super) fn fonts_of(
         &self,
         url: &str,
@@ -31,9 +31,37 @@ impl Gateway {
             return None;
         }
         let referrer = std::str::from_utf8(request.fields.get("referer")?).ok()?;
-        let view = self.view.as_deref().map(PageView::url);
-        let view = view.filter(|view| is_same_origin(view, referrer));
-        let fonts = || known_fonts(predictor, view?);
-        known_fonts(predictor, referrer).or_else(fonts)
+        let documents = documents_of_style(referrer, self.view.as_deref().map(PageView::url));
+        let mut documents = documents.into_iter().flatten();
+        documents.find_map(|document| known_fonts(predictor, document))
+    }
+}
+
+/// Returns the documents to which a style sheet may belong, the likelier first. `Referer` may name
+/// the origin alone. The document of that origin that was loaded last (`view`) precedes it then.
+fn documents_of_style<'a>(referrer: &'a str, view: Option<&'a str>) -> [Option<&'a str>; 2] {
+    let view = view.filter(|view| is_same_origin(view, referrer));
+    let names_origin = scan::split(referrer).is_none_or(|(_, _, path)| path == "/");
+    match names_origin {
+        true => [view, Some(referrer)],
+        false => [Some(referrer), view],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origin_as_referrer_means_the_last_document() {
+        let (page, root) = (Some("https://a/page"), Some("https://a/"));
+        for (referrer, view, expected) in [
+            ("https://a/", page, [page, root]),
+            ("https://a/page", root, [page, root]),
+            ("https://a/", Some("https://b/page"), [None, root]),
+            ("https://a/page", None, [page, None]),
+        ] {
+            assert_eq!(documents_of_style(referrer, view), expected, "{referrer}");
+        }
     }
 }

@@ -132,7 +132,7 @@ pub(super) struct Page {
     /// The hashes of the URLs with responses that no cache keeps. Their fetches never wait.
     pub(super) unkept: Vec<u32>,
     pub(super) series: PageSeries,
-    /// The hashes of the URLs of the fonts that visits requested, if any visit is known.
+    /// The hashes of the URLs of the fonts that visits requested, if any is known.
     pub(super) fonts: Option<HashSet<u32>>,
     /// The hashes of the URLs whose pushes were of no use to other users.
     pub(super) useless: Vec<u32>,
@@ -489,8 +489,8 @@ impl Page {
         now
     }
 
-    /// Returns whether a font is left to the browser: a style sheet names it, and no known visit
-    /// has requested it. Browsers request a font only if text needs it.
+    /// Returns whether a font is left to the browser: a style sheet names it, and known visits
+    /// have requested other fonts only. Browsers request a font only if text needs it.
     pub(super) fn leaves_font(&self, need: &Need) -> bool {
         let is_face = need.kind == Kind::Font && need.urgency == scan::FACE;
         let hash = || url_hash_of(&need.url);
