@@ -17,6 +17,9 @@ const MAX_URLS: usize = 1 << 14;
 /// The largest number of users that may have to agree on fields.
 const MAX_USERS: usize = 4;
 
+/// The number of users, if there are several, that show a frame to be sandboxed.
+const USERS_OF_SANDBOX: u8 = 2;
+
 /// The number of users whose last requests tell whether pages want validated data.
 const RECENT_USERS: usize = 8;
 
@@ -31,7 +34,7 @@ pub enum DataFields {
     /// The request asks for a document in a frame.
     Frame {
         /// True if requests that the document causes come from an opaque origin, as those of a
-        /// sandboxed frame do.
+        /// sandboxed frame do. Two users have to agree on that, if there are several.
         is_sandboxed: bool,
     },
     /// Too few requests show the fields.
@@ -58,8 +61,8 @@ struct KnownFields {
 /// A document in a frame, as requests have shown it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Frame {
-    /// True if a request that it caused came from an opaque origin.
-    is_sandboxed: bool,
+    /// The users for whom a request that it caused came from an opaque origin.
+    sandboxed_for: Crowd<MAX_USERS>,
 }
 
 /// The recent users of a URL, and whether the last request of each wanted a response that its
@@ -91,7 +94,8 @@ impl Demands {
 
 impl ScriptTable {
     /// Notes the request of a user for a URL with data. A request with other fields begins the
-    /// count of users again.
+    /// count of users again. A navigation counts as the request for a frame. If no metadata
+    /// confirms that, it replaces no other fields.
     pub fn note(&mut self, url: u64, user: u64, request: &RequestHead) {
         let fields = ScriptFields::of(request);
         let is_frame = is_framed(request) || is_navigation(request);
@@ -100,6 +104,10 @@ impl ScriptTable {
             known.fields.as_deref() == fields.as_ref() && known.frame.is_some() == is_frame
         };
         let known = self.urls.get_mut(&url);
+        let is_other = known.as_ref().is_some_and(|known| known.frame.is_none());
+        if is_frame && is_other && !is_framed(request) {
+            return;
+        }
         if let Some(known) = known.filter(is_same) {
             known.users.note(user);
             known.demands.note(user, is_validated);
@@ -119,12 +127,16 @@ impl ScriptTable {
         self.urls.insert(url, known);
     }
 
-    /// Notes that a request which the document at a URL has caused came from an opaque origin. A
-    /// single request suffices, since it only leaves requests to browsers.
-    pub fn note_sandbox(&mut self, url: u64) {
+    /// Notes whether a request that the document at a URL has caused came from an opaque origin. A
+    /// request from the origin of the document ends the knowledge of earlier ones.
+    pub fn note_sandbox(&mut self, url: u64, user: u64, is_sandboxed: bool) {
         let known = self.urls.get_mut(&url);
-        if let Some(frame) = known.and_then(|known| known.frame.as_mut()) {
-            frame.is_sandboxed = true;
+        match known.and_then(|known| known.frame.as_mut()) {
+            Some(frame) if is_sandboxed => {
+                frame.sandboxed_for.note(user);
+            }
+            Some(frame) => *frame = Frame::default(),
+            None => {}
         }
     }
 
@@ -141,10 +153,9 @@ impl ScriptTable {
         match self.urls.get(&url) {
             None => DataFields::Unknown,
             Some(KnownFields {
-                frame: Some(Frame { is_sandboxed }),
-                ..
+                frame: Some(frame), ..
             }) => DataFields::Frame {
-                is_sandboxed: *is_sandboxed,
+                is_sandboxed: frame.sandboxed_for.count >= least_users.min(USERS_OF_SANDBOX),
             },
             Some(KnownFields { fields: None, .. }) => DataFields::Plain,
             Some(KnownFields {
@@ -217,19 +228,32 @@ mod tests {
             ..request("text/html")
         };
         let of = |is_sandboxed| DataFields::Frame { is_sandboxed };
-        table.note_sandbox(1);
+        table.note_sandbox(1, 7, true);
         assert_eq!(table.data_fields(1, 1), DataFields::Unknown);
         table.note(1, 7, &frame);
         assert_eq!(table.data_fields(1, 3), of(false));
-        table.note(2, 7, &request("text/html,*/*"));
+        let guessed = request("text/html,*/*");
+        table.note(2, 7, &guessed);
         assert_eq!(table.data_fields(2, 3), of(false), "without metadata");
-        table.note_sandbox(1);
+        for (user, is_sandboxed) in [(7, false), (7, false), (8, true)] {
+            table.note_sandbox(1, user, true);
+            assert_eq!(table.data_fields(1, 1), of(true), "there is one user");
+            assert_eq!(table.data_fields(1, 3), of(is_sandboxed));
+        }
         table.note(1, 8, &frame);
         assert_eq!(table.data_fields(1, 3), of(true));
+        table.note_sandbox(1, 9, false);
+        assert_eq!(table.data_fields(1, 1), of(false), "its origin asks");
         table.note(1, 8, &request("*/*"));
         assert_eq!(table.data_fields(1, 3), DataFields::Plain, "a script asks");
-        table.note_sandbox(1);
+        table.note_sandbox(1, 8, true);
+        table.note(1, 8, &guessed);
         assert_eq!(table.data_fields(1, 3), DataFields::Plain);
+        table.note(1, 8, &frame);
+        assert_eq!(table.data_fields(1, 3), of(false), "metadata tells");
+        table.note(3, 8, &request("application/json"));
+        table.note(3, 9, &guessed);
+        assert!(accept_of(&table, 3, 1).is_some());
     }
 
     #[test]

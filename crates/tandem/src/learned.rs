@@ -316,10 +316,10 @@ impl Learned {
         self.scripts().note(number, user, request);
     }
 
-    /// Notes that a request which the document at a URL has caused came from an opaque origin.
-    pub fn note_sandbox(&self, frame: &str) {
+    /// Notes whether a request that the document at a URL has caused came from an opaque origin.
+    pub fn note_sandbox(&self, frame: &str, user: u64, is_sandboxed: bool) {
         let number = self.secret.hash_one(frame);
-        self.scripts().note_sandbox(number);
+        self.scripts().note_sandbox(number, user, is_sandboxed);
     }
 
     /// Returns the way in which pages request a URL with data. Fields that scripts choose count

@@ -18,8 +18,8 @@ use super::table::PageId;
 use crate::cookies::{CookieChanges, Cookies, cookies_of, sets_foreign_cookie};
 
 impl Gateway {
-    /// Handles the head of a frame that is pushed for a page. `request` is that of the frame, if it is
-    /// known.
+    /// Handles the head of a frame that is pushed for a page. `request` is that of the frame, if it
+    /// is known.
     pub(super) fn begin_frame(
         &mut self,
         now: Instant,

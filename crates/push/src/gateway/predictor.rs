@@ -151,8 +151,8 @@ pub trait Predictor {
     /// Records the fields of a request for a URL with data.
     fn note_data_fields(&mut self, _url: &str, _request: &RequestHead) {}
 
-    /// Records that a request which the document at a URL has caused came from an opaque origin.
-    fn note_sandbox(&mut self, _frame: &str) {}
+    /// Records whether a request that the document at a URL has caused came from an opaque origin.
+    fn note_sandbox(&mut self, _frame: &str, _is_sandboxed: bool) {}
 
     /// Returns the fields with which pages request a URL with data.
     fn data_fields(&self, _url: &str) -> DataFields {
@@ -361,10 +361,7 @@ pub(super) fn record(
     let field = |name: &str| request.fields.get(name).map(text_of);
     let referrer = field("referer");
     let accept = field("accept");
-    let destination = match is_through_worker(request) {
-        true => Some(Cow::Borrowed("document")),
-        false => field("sec-fetch-dest"),
-    };
+    let destination = destination_of(request);
     let content_type = head.fields.get("content-type");
     let media_kind = content_type.and_then(ResourceKind::of_media_type);
     let is_of_sandbox = has_null_origin(request)
@@ -375,12 +372,15 @@ pub(super) fn record(
     if is_of_sandbox {
         // No request of the page itself would have the cookies and the origin of this one.
         if let Some(referrer) = &referrer {
-            predictor.note_sandbox(referrer);
+            predictor.note_sandbox(referrer, true);
         }
         return Vec::new();
     }
     if let Some(referrer) = &referrer {
         predictor.note_referrer(url, referrer);
+        if request.fields.get("sec-fetch-site") == Some(b"same-origin") {
+            predictor.note_sandbox(referrer, false);
+        }
         // A link leads to a page of its own, which is no resource of the referrer.
         if predictor.serves_one_user() && !is_navigation(request) && !is_prefetch(request) {
             let browser = RequestHashes::of(&request.fields).browser();
@@ -406,7 +406,9 @@ pub(super) fn record(
     // The predictor counts a frame as data.
     let is_data =
         is_frame || is_framed(request) || is_data(url, destination.as_deref(), media_kind);
-    if is_scripted || is_data {
+    // A link may lead to data, and to the document of a frame.
+    let is_of_page = !is_navigation(request) || is_frame;
+    if is_of_page && (is_scripted || is_data) {
         predictor.note_data_fields(url, request);
     }
     let missing_destination = match is_frame {
@@ -522,6 +524,15 @@ impl Learned {
     }
 }
 
+/// Returns the destination of a request. That of a navigation is lost if a worker passes it on.
+fn destination_of(request: &RequestHead) -> Option<Cow<'_, str>> {
+    let destination = request.fields.get("sec-fetch-dest").map(text_of);
+    match destination.as_deref() {
+        Some("empty") if is_through_worker(request) => Some(Cow::Borrowed("document")),
+        _ => destination,
+    }
+}
+
 /// Returns whether a URL is that of a document in a frame.
 fn is_frame_document(predictor: &dyn Predictor, url: &str) -> bool {
     let kind = ResourceKind::of_path(parts(url).path);
@@ -557,17 +568,13 @@ pub(super) fn known_need(
     Some(need)
 }
 
-/// Returns the hashes of the URLs of the fonts that visits to a page requested. Returns `None` if
-/// no visit is known.
+/// Returns the hashes of the URLs of the fonts that visits to a page requested, if any is known.
 pub(super) fn known_fonts(predictor: &dyn Predictor, page: &str) -> Option<HashSet<u32>> {
-    let mut known = predictor.resources(page);
-    if known.is_empty() {
-        return None;
-    }
-    known.extend(predictor.possible(page));
+    let known = [predictor.resources(page), predictor.possible(page)];
     let is_font = |candidate: &&Candidate| candidate.kind == ResourceKind::Font;
-    let fonts = known.iter().filter(is_font);
-    Some(fonts.filter_map(|font| url_hash_of(&font.url)).collect())
+    let fonts = known.iter().flatten().filter(is_font);
+    let fonts: HashSet<u32> = fonts.filter_map(|it| url_hash_of(&it.url)).collect();
+    (!fonts.is_empty()).then_some(fonts)
 }
 
 #[cfg(test)]

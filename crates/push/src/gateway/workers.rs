@@ -37,10 +37,9 @@ impl Workers {
     pub(super) fn note_request(&mut self, request: &RequestHead, hash: u32) {
         if is_worker_script(request) {
             let scripts = &mut self.0.get_or_insert_default().scripts;
-            if !scripts.contains(&hash) {
-                scripts.truncate(MAX_SCRIPTS - 1);
-                scripts.push_front(hash);
-            }
+            scripts.retain(|known| *known != hash);
+            scripts.truncate(MAX_SCRIPTS - 1);
+            scripts.push_front(hash);
         } else if !self.have_caused(request) {
             self.note_need(hash);
         } else if let Some(known) = &mut self.0 {
@@ -99,13 +98,18 @@ mod tests {
     fn workers_are_bounded() {
         let mut workers = Workers::default();
         for number in 0..2 * MAX_SCRIPTS {
-            let path = format!("/{number}.js");
-            note(&mut workers, &path, &[("service-worker", "script")]);
+            // The script of one worker is requested again and again.
+            for path in ["/again.js", &format!("/{number}.js")] {
+                note(&mut workers, path, &[("service-worker", "script")]);
+            }
             assert!(known(&workers).scripts.len() <= MAX_SCRIPTS);
         }
         let by_oldest = [("referer", "https://a.test/0.js")];
         let hash = note(&mut workers, "/x.png", &by_oldest);
         assert!(!workers.may_answer(hash), "its script is forgotten");
+        let by_repeated = [("referer", "https://a.test/again.js")];
+        let hash = note(&mut workers, "/y.png", &by_repeated);
+        assert!(workers.may_answer(hash), "its script is known");
         let script = format!("https://a.test/{}.js", 2 * MAX_SCRIPTS - 1);
         for number in 0..2 * MAX_RESOURCES {
             let path = format!("/{number}.png");

@@ -73,6 +73,18 @@ fn frame_at_any_path_is_requested_as_a_document() {
     }
 }
 
+/// Without metadata, a link to data differs from the request for a frame by its time only.
+#[test]
+fn link_to_data_does_not_make_it_a_frame() {
+    const DATA: &str = "https://a.test/d.json";
+    const LINK: [Field; 2] = [("accept", "text/html"), ("referer", "https://b.test/")];
+    let data = page("application/json", "1");
+    let mut pair = Pair::new(&[(PAGE, html("")), (DATA, data)]);
+    pair.predictor = Some(Needs::of_page(PAGE, vec![DATA]));
+    pair.load(DATA, &LINK);
+    assert_eq!(urls(&visit(&mut pair)), [PAGE], "its fields are unknown");
+}
+
 #[test]
 fn request_of_an_opaque_origin_is_not_learned() {
     let referrer = ("referer", "http://a.test/frame");
@@ -91,14 +103,28 @@ fn request_of_an_opaque_origin_is_not_learned() {
 
 #[test]
 fn resources_of_a_sandboxed_frame_are_left() {
-    for is_sandboxed in [false, true] {
+    let of_origin = [OF_SANDBOX[0], ("sec-fetch-site", "same-origin")];
+    for (requests, is_sandboxed) in [
+        (&[][..], false),
+        (&[(1, &OF_SANDBOX[..])], false),
+        (&[(1, &OF_SANDBOX), (2, &OF_SANDBOX)], true),
+        (
+            &[(1, &OF_SANDBOX), (2, &OF_SANDBOX), (3, &of_origin)],
+            false,
+        ),
+    ] {
         let pages = [(PAGE, html("")), (FRAME, frame("<img src=x.png>"))];
         let mut pair = Pair::new(&pages);
         pair.serve(PART, image());
+        pair.serve("https://a.test/z.png", image());
         pair.predictor = Some(Needs::of_page(PAGE, vec![FRAME]));
         pair.load(FRAME, &FRAMED);
-        if is_sandboxed {
-            pair.load(PART, &OF_SANDBOX);
+        for (user, fields) in requests {
+            if let Some(needs) = &mut pair.predictor {
+                needs.user = *user;
+            }
+            // The page itself has not requested the resource before.
+            pair.load("https://a.test/z.png", fields);
         }
         let asked = visit(&mut pair);
         let expected = [PAGE, FRAME, PART];
@@ -173,12 +199,16 @@ fn cookies_of_a_foreign_frame_leave_its_resources() {
 }
 
 #[test]
-fn font_that_no_visit_requested_is_left() {
+fn font_is_left_if_visits_requested_others() {
     const SHEET: &str = "https://a.test/s.css";
     const USED: &str = "https://a.test/used.woff2";
     let faces = "@font-face { font-family: a; src: url(used.woff2) }\
                  @font-face { font-family: b; src: url(other.woff2) }";
-    for (is_known, expected) in [(false, 4), (true, 3)] {
+    for (known, resource, expected) in [
+        ("https://a.test/", USED, 4),
+        (PAGE, SHEET, 4),
+        (PAGE, USED, 3),
+    ] {
         let pages = [
             (PAGE, html("<link rel=stylesheet href=s.css>")),
             (SHEET, page("text/css", faces)),
@@ -186,11 +216,10 @@ fn font_that_no_visit_requested_is_left() {
         let mut pair = Pair::new(&pages);
         pair.serve("https://a.test/used.woff2", image());
         pair.serve("https://a.test/other.woff2", image());
-        let known = if is_known { PAGE } else { "https://a.test/" };
-        pair.predictor = Some(Needs::of_copies(known, &[(USED, 600)]));
+        pair.predictor = Some(Needs::of_copies(known, &[(resource, 600)]));
         let asked = visit(&mut pair);
         assert_eq!(urls(&asked)[..3], [PAGE, SHEET, USED]);
-        assert_eq!(asked.len(), expected, "{is_known}");
+        assert_eq!(asked.len(), expected, "{known} {resource}");
     }
 }
 

@@ -272,8 +272,9 @@ impl Predictor for Needs {
         self.scripts.note(number(url), self.user, request);
     }
 
-    fn note_sandbox(&mut self, frame: &str) {
-        self.scripts.note_sandbox(number(frame));
+    fn note_sandbox(&mut self, frame: &str, is_sandboxed: bool) {
+        self.scripts
+            .note_sandbox(number(frame), self.user, is_sandboxed);
     }
 
     fn data_fields(&self, url: &str) -> DataFields {

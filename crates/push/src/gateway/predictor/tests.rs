@@ -341,3 +341,26 @@ fn request_teaches_its_mode_and_its_formats_of_images() {
         assert_eq!(predictor.image_accepts, images, "{destination}");
     }
 }
+
+#[test]
+fn worker_hides_the_destination_of_navigations() {
+    let (preload, navigate) = (
+        ("service-worker-navigation-preload", "true"),
+        ("sec-fetch-mode", "navigate"),
+    );
+    for (fields, expected) in [
+        ([navigate, ("sec-fetch-dest", "empty")], "document"),
+        ([preload, ("sec-fetch-dest", "empty")], "document"),
+        ([preload, ("sec-fetch-dest", "iframe")], "iframe"),
+        (
+            [("sec-fetch-mode", "cors"), ("sec-fetch-dest", "empty")],
+            "empty",
+        ),
+    ] {
+        let request = RequestHead {
+            fields: fields.iter().copied().collect(),
+            ..RequestHead::get(Scheme::Https, "a", "/x")
+        };
+        assert_eq!(destination_of(&request).as_deref(), Some(expected));
+    }
+}

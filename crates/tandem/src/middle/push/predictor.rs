@@ -155,8 +155,8 @@ impl Predictor for SessionPredictor<'_> {
         self.learned.note_data_fields(url, self.user, request);
     }
 
-    fn note_sandbox(&mut self, frame: &str) {
-        self.learned.note_sandbox(frame);
+    fn note_sandbox(&mut self, frame: &str, is_sandboxed: bool) {
+        self.learned.note_sandbox(frame, self.user, is_sandboxed);
     }
 
     fn data_fields(&self, url: &str) -> DataFields {
