@@ -20,10 +20,11 @@ impl PushStore {
 }
 
 impl LaterCookies {
-    /// Decides whether a push may serve a request, whose cookies may be later ones.
+    /// Decides whether a push may serve a request, whose cookies may be later ones. A document shows
+    /// the state of its user, so its cookies must be equal.
     pub(super) fn permit(&self, kept: &KeptPush, asked: &RequestHead) -> bool {
         match kept.check(asked) {
-            Err(Mismatch::Cookie) => {
+            Err(Mismatch::Cookie) if !kept.is_document() => {
                 let may_differ = match &kept.response {
                     Some(response) => may_be_cached(response) && self.lie_between(kept, asked),
                     None => self.may_join(kept, asked),

@@ -122,3 +122,23 @@ fn request_joins_a_promise_with_its_cookies_only() {
         assert_eq!(served.is_some(), joins, "{promised} {change:?} {asked}");
     }
 }
+
+/// A frame may show the state of the user, which another frame of the page has just changed.
+#[test]
+fn frame_with_later_cookies_is_requested_again() {
+    for (destination, is_served) in [("iframe", false), ("image", true)] {
+        let mut scene = Scene::new(LIMITS);
+        let mut request = get("/a");
+        request.fields.push("sec-fetch-dest", destination);
+        let intake = scene.store.on_promise(scene.now, request.clone(), true);
+        let Intake::Read(id) = intake else {
+            panic!("the push was cancelled");
+        };
+        scene.store.on_head(scene.now, id, ok(&[FRESH]));
+        scene.store.on_end(id, true);
+        set_cookie(&mut scene, "new=1");
+        request.fields.push(COOKIE.0, COOKIE.1);
+        let served = scene.store.on_request(scene.now, &request, false);
+        assert_eq!(served.is_some(), is_served, "{destination}");
+    }
+}
