@@ -16,6 +16,10 @@ use crate::moment;
 /// connection.
 const TRIES: usize = 3;
 
+/// The largest number of attempts that the origin may have processed. A client should not repeat a
+/// failed repetition (RFC 9110 section 9.2.2).
+const UNSURE_TRIES: usize = 2;
+
 /// The time after which an attempt that found no free stream counts as a wait. A session that takes
 /// no new requests fails at once.
 const WAITED: Duration = Duration::from_secs(1);
@@ -70,7 +74,7 @@ impl Origin {
             let patience = Patience::new(self.protocols.http1.response_timeout);
             let mut begun = moment::now();
             let mut tried = self.attempt(exchange, key, false, &patience, sink).await;
-            let mut failures = 0;
+            let (mut failures, mut unsure) = (0, 0);
             while let Err(error) = &tried {
                 let is_repeatable =
                     self.changes_to_http1(key, error) || is_repeatable(error, exchange);
@@ -79,7 +83,8 @@ impl Origin {
                 let is_full = (error.kind, error.side) == (Kind::Full, Side::Origin);
                 let has_waited = is_full && begun.elapsed() >= WAITED;
                 failures += usize::from(!has_waited);
-                if failures == TRIES || patience.is_over() {
+                unsure += usize::from(error.retry == Retry::IfIdempotent);
+                if failures == TRIES || unsure == UNSURE_TRIES || patience.is_over() {
                     break;
                 }
                 if sink.is_used() || !is_repeatable {

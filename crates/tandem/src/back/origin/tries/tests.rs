@@ -36,6 +36,8 @@ enum Script {
     Taken(Instant),
     /// It takes no new exchanges.
     Closing,
+    /// It closes the connection in place of a response.
+    Empty,
 }
 
 struct Scripted {
@@ -72,6 +74,11 @@ impl FakeSession for Scripted {
                 Script::Closing => {
                     self.is_over.set(true);
                     return Err(full());
+                }
+                Script::Empty => {
+                    self.is_over.set(true);
+                    let error = Error::new(Kind::Reset, Side::Origin, "no response");
+                    return Err(error.with_retry(Retry::IfIdempotent));
                 }
             }
             sink.send(Part::Head(ResponseHead::new(200))).await;
@@ -225,6 +232,17 @@ fn sessions_that_take_no_requests_are_tried_few_times() {
     run(async {
         let asked = ask_sessions(|_| Script::Closing, Method::Get, "").await;
         assert_eq!(asked, (503, Duration::ZERO, TRIES));
+    });
+}
+
+/// The origin may have processed the request before it closed the connection.
+#[test]
+fn request_without_a_response_is_repeated_once() {
+    run(async {
+        for (method, sessions) in [(Method::Get, UNSURE_TRIES), (Method::Post, 1)] {
+            let asked = ask_sessions(|_| Script::Empty, method, "").await;
+            assert_eq!(asked, (502, Duration::ZERO, sessions));
+        }
     });
 }
 
