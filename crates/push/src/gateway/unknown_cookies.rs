@@ -7,8 +7,8 @@
 //! cookies of other origins. A later response of the host may set a cookie, and the next request
 //! to the host decides then.
 //!
-//! A page's request without cookies is likely to be that of a new browser, whose cookies for the
-//! page's site are those that the page sets. Its resources of the site do not wait.
+//! A page's request without cookies is likely to be that of a new browser. Hosts that set cookies
+//! have not seen it, and no resource waits.
 
 use std::time::Instant;
 
@@ -63,14 +63,15 @@ impl Gateway {
         let hash = url_hash_of(&need.url);
         let gets_cookies = hash.is_some_and(|hash| page.with_cookies.contains(&hash));
         let is_own = is_own_origin(page.request(), request.scheme.as_str(), &request.authority);
-        if !gets_cookies || is_own || need.anonymous || request.fields.contains("cookie") {
+        let is_new = !page.request().fields.contains("cookie");
+        let has_cookies = request.fields.contains("cookie");
+        if !gets_cookies || is_new || is_own || need.anonymous || has_cookies {
             return CookieKnowledge::Known;
         }
-        let is_new = !page.request().fields.contains("cookie") && page.is_same_site(&need.url);
         match self.hosts.sends_cookies(authority(&need.url)) {
             Some(true) => CookieKnowledge::Differ,
-            None if !is_new => CookieKnowledge::Awaited,
-            Some(false) | None => CookieKnowledge::Known,
+            Some(false) => CookieKnowledge::Known,
+            None => CookieKnowledge::Awaited,
         }
     }
 
