@@ -20,8 +20,8 @@ impl PushStore {
 }
 
 impl LaterCookies {
-    /// Decides whether a push may serve a request, whose cookies may be later ones. A document shows
-    /// the state of its user, so its cookies must be equal.
+    /// Decides whether a push may serve a request, whose cookies may be later ones. A document
+    /// shows the state of its user, so its cookies must be equal.
     pub(super) fn permit(&self, kept: &KeptPush, asked: &RequestHead) -> bool {
         match kept.check(asked) {
             Err(Mismatch::Cookie) if !kept.is_document() => {
