@@ -45,11 +45,11 @@ const IGNORED: [&[u8]; 21] = [
 const OF_PAIR: &[u8] = b"tandem-";
 
 /// The pair's field with the number of a connection that has logged in.
-const LOGGED_IN: &[u8] = b"tandem-auth-connection";
+const LOGGED_IN: &str = "tandem-auth-connection";
 
 /// The fields by which origins choose among versions that exist at the same time: by format, by
 /// browser, and by the login of a connection.
-const OF_VERSION: [&str; 3] = ["accept", "user-agent", "tandem-auth-connection"];
+const OF_VERSION: [&str; 3] = ["accept", "user-agent", LOGGED_IN];
 
 /// The fields that a cache compares besides the content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +176,7 @@ fn browser(secret: &RandomState, asked: &Fields) -> u64 {
 
 /// Returns true if a field with this name is one by which browsers differ.
 fn is_compared(name: &[u8]) -> bool {
-    !IGNORED.contains(&name) && (!name.starts_with(OF_PAIR) || name == LOGGED_IN)
+    !IGNORED.contains(&name) && (!name.starts_with(OF_PAIR) || name == LOGGED_IN.as_bytes())
 }
 
 #[cfg(test)]

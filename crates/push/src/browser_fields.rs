@@ -1,5 +1,7 @@
 //! The fields of requests that browsers set without a script's help.
 
+use tandem_http::RequestHead;
+
 /// The fields that a browser sends alike with a page's request and with the requests that the page
 /// causes (Fetch standard, section 4.6, "HTTP-network-or-cache fetch").
 pub const INHERITED_FIELDS: [&str; 9] = [
@@ -92,4 +94,10 @@ const UNREPEATED_FIELDS: [&str; 9] = [
 pub(crate) fn repeatable_fields() -> impl Iterator<Item = &'static str> {
     let lists = [&INHERITED_FIELDS[..], &REPEATED_FIELDS, &UNREPEATED_FIELDS];
     lists.into_iter().flatten().copied()
+}
+
+/// Returns whether `User-Agent` has this part.
+pub(crate) fn is_by(request: &RequestHead, part: &[u8]) -> bool {
+    let agent = request.fields.get("user-agent").unwrap_or_default();
+    agent.windows(part.len()).any(|it| it == part)
 }

@@ -13,6 +13,7 @@ use std::borrow::Cow;
 
 use tandem_http::{Fields, RequestHead, ResponseHead, Scheme};
 
+use crate::browser_fields::is_by;
 use crate::site::{host_of, site_of};
 pub(crate) use known_paths::KnownPaths;
 use set_cookie::{SetCookie, Setter};
@@ -88,11 +89,10 @@ impl CookieChanges {
             host: &host,
             path: without_query(&request.path),
         };
-        let agent = request.fields.get("user-agent").unwrap_or_default();
         let mut changes = Self {
             changes: Vec::new(),
             // Chromium keeps the creation time of a cookie only if the value stays the same.
-            renews: agent.windows(7).any(|part| part == b"Chrome/"),
+            renews: is_by(request, b"Chrome/"),
         };
         for field in head.fields.get_all("set-cookie") {
             match set_cookie::read(field, &setter, unix_time) {
@@ -279,8 +279,7 @@ pub(crate) fn sets_strict_cookie(head: &ResponseHead) -> bool {
 /// Returns whether a response sets a cookie that the requests of a frame of another site may carry.
 /// Chromium holds back cookies that do not say so with `SameSite=None`.
 pub(crate) fn sets_foreign_cookie(request: &RequestHead, head: &ResponseHead) -> bool {
-    let agent = request.fields.get("user-agent").unwrap_or_default();
-    let is_chromium = agent.windows(7).any(|part| part == b"Chrome/");
+    let is_chromium = is_by(request, b"Chrome/");
     let is_foreign = |field: &[u8]| !set_cookie::is_of_same_site(field).unwrap_or(is_chromium);
     head.fields.get_all("set-cookie").any(is_foreign)
 }

@@ -169,16 +169,12 @@ impl ContentSecurity {
 
     /// Returns whether there are no policies.
     pub(crate) fn is_empty(&self) -> bool {
-        *self == Self::default()
+        self.admits_all() && !self.is_credentialless
     }
 
     /// Returns whether all is admitted, so that only cookies may be missing.
-    pub(crate) fn admits_all(&self) -> bool {
-        let rest = Self {
-            is_credentialless: false,
-            ..self.clone()
-        };
-        rest.is_empty()
+    pub(crate) const fn admits_all(&self) -> bool {
+        self.policies.is_empty() && !self.upgrades && !self.forbids_scripts && !self.is_closed
     }
 
     /// Returns whether nothing is admitted.

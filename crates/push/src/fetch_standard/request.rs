@@ -10,7 +10,7 @@ use super::metadata::{CROSS_SITE, Metadata, has_metadata, site_between};
 use super::referrer::referrer;
 use super::script_fields::ScriptFields;
 use super::{is_navigation, is_nested};
-use crate::browser_fields::{INHERITED_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
+use crate::browser_fields::{INHERITED_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST, is_by};
 use crate::cookies::{CookieChanges, cookies_of};
 use crate::site::{host_of, is_loopback, is_same_site};
 
@@ -242,12 +242,6 @@ const fn is_navigated(kind: Kind) -> bool {
 /// request for a style sheet carried cookies, those for its images do too.
 fn has_credentials(need: &Need, page: &FetchClient<'_>, same_origin: bool) -> bool {
     same_origin || (page.is_part && need.frame.is_none() && !need.anonymous)
-}
-
-/// Returns whether `User-Agent` has this part.
-fn is_by(request: &RequestHead, part: &[u8]) -> bool {
-    let agent = request.fields.get("user-agent").unwrap_or_default();
-    agent.windows(part.len()).any(|it| it == part)
 }
 
 /// Returns the value of `Accept` by destination, as far as responses may differ by it (Fetch
