@@ -434,12 +434,13 @@ impl Learned {
     /// Returns the needs of a page that a browser is about to request. None counts as likely: the
     /// probabilities are those of requests, and a browser's cache may answer a request.
     pub(super) fn of_page(predictor: &dyn Predictor, browser: u32, page: &str) -> Self {
+        let resources = predictor.resources(page);
         let mut learned = Self {
             hosts: predictor.asked_hosts(browser, page),
-            fonts: known_fonts(predictor, page),
+            fonts: fonts_among(&resources, predictor, page),
             ..Self::default()
         };
-        for candidate in &predictor.resources(page) {
+        for candidate in &resources {
             learned.add(predictor, candidate);
         }
         learned
@@ -570,9 +571,18 @@ pub(super) fn known_need(
 
 /// Returns the hashes of the URLs of the fonts that visits to a page requested, if any is known.
 pub(super) fn known_fonts(predictor: &dyn Predictor, page: &str) -> Option<HashSet<u32>> {
-    let known = [predictor.resources(page), predictor.possible(page)];
+    fonts_among(&predictor.resources(page), predictor, page)
+}
+
+/// Returns the same for a page with these resources.
+fn fonts_among(
+    resources: &[Candidate],
+    predictor: &dyn Predictor,
+    page: &str,
+) -> Option<HashSet<u32>> {
+    let possible = predictor.possible(page);
     let is_font = |candidate: &&Candidate| candidate.kind == ResourceKind::Font;
-    let fonts = known.iter().flatten().filter(is_font);
+    let fonts = resources.iter().chain(&possible).filter(is_font);
     let fonts: HashSet<u32> = fonts.filter_map(|it| url_hash_of(&it.url)).collect();
     (!fonts.is_empty()).then_some(fonts)
 }
