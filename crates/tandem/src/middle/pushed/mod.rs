@@ -211,10 +211,7 @@ impl PushedShared {
 
     /// Drops the stored answers that a request with an unsafe method may change.
     fn note_unsafe_request(&self, isolation: &Isolation, request: &RequestHead) {
-        let sessions = self.sessions.borrow().get(isolation).cloned();
-        for pushes in sessions.unwrap_or_default() {
-            pushes.note_unsafe_request(request);
-        }
+        self.for_each_session(isolation, |pushes| pushes.note_unsafe_request(request));
     }
 
     /// Drops a stored answer that is older than a response to a request, which left at `sent`.
@@ -225,18 +222,15 @@ impl PushedShared {
         request: &RequestHead,
         head: &ResponseHead,
     ) {
-        let sessions = self.sessions.borrow().get(isolation).cloned();
-        for pushes in sessions.unwrap_or_default() {
+        let note = |pushes: &SessionPushes| {
             pushes.note_newer_response(sent.into_std(), request, head);
-        }
+        };
+        self.for_each_session(isolation, note);
     }
 
     /// Drops all stored answers of the request's origin.
     fn clear_origin(&self, isolation: &Isolation, request: &RequestHead) {
-        let sessions = self.sessions.borrow().get(isolation).cloned();
-        for pushes in sessions.unwrap_or_default() {
-            pushes.clear_origin(request);
-        }
+        self.for_each_session(isolation, |pushes| pushes.clear_origin(request));
     }
 
     /// Notes a response that the browser gets, for the pushes of its session.
@@ -250,9 +244,14 @@ impl PushedShared {
 
     /// Drops the copies of pushes that wait for a request like this one.
     fn drop_copy(&self, isolation: &Isolation, request: &RequestHead) {
+        self.for_each_session(isolation, |pushes| pushes.drop_copy(request));
+    }
+
+    /// Calls a function with the pushes of each session of a key.
+    fn for_each_session(&self, isolation: &Isolation, call: impl Fn(&SessionPushes)) {
         let sessions = self.sessions.borrow().get(isolation).cloned();
         for pushes in sessions.unwrap_or_default() {
-            pushes.drop_copy(request);
+            call(&pushes);
         }
     }
 
