@@ -23,6 +23,9 @@ const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Time that a program has for beginning to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
+/// Time that a program has for its end.
+const STOP_LIMIT: Duration = Duration::from_secs(3);
+
 /// The prefix of directory names.
 const PREFIX: &str = "tandem-bench-";
 
@@ -243,12 +246,30 @@ impl Testbed {
         end_all(&mut lock(&self.running));
     }
 
-    /// Ends one program.
+    /// Ends one program without its leave, as a crash does.
     pub fn end(&self, pid: u32) {
-        let mut running = lock(&self.running);
-        if let Some(at) = running.iter().position(|child| child.id() == pid) {
-            end_all(&mut vec![running.swap_remove(at)]);
+        end_all(&mut self.take(pid).into_iter().collect());
+    }
+
+    /// Ends one program by SIGTERM, so that it closes its sessions. A program that is not over
+    /// after [`STOP_LIMIT`] is killed.
+    pub fn stop(&self, pid: u32) {
+        let Some(mut child) = self.take(pid) else {
+            return;
+        };
+        let begun = Instant::now();
+        if sys::kill(pid, libc::SIGTERM).is_ok() {
+            while matches!(child.try_wait(), Ok(None)) && begun.elapsed() < STOP_LIMIT {
+                thread::sleep(Duration::from_millis(10));
+            }
         }
+        end_all(&mut vec![child]);
+    }
+
+    fn take(&self, pid: u32) -> Option<Child> {
+        let mut running = lock(&self.running);
+        let at = running.iter().position(|child| child.id() == pid)?;
+        Some(running.swap_remove(at))
     }
 }
 

@@ -25,8 +25,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 const BULK_LEAD: Duration = Duration::from_secs(5);
 /// The longest name of a trace, without its ending.
 const LONGEST_NAME: usize = 200;
-/// Between two users, so that the gateway knows their page loads apart.
-const BETWEEN_USERS: Duration = Duration::from_millis(100);
+/// Between two users, so that the gateway learns of the end of a session on the longest path.
+const BETWEEN_USERS: Duration = Duration::from_secs(1);
 
 /// Makes a load. An error is one of the machine; a page that does not come is a result.
 pub fn run(
@@ -68,7 +68,7 @@ pub fn run(
         let visited = load(&network, &newcomer, &site)?;
         // A browser goes on after its load, and the client reports the last pushes.
         network.until_quiet();
-        network.end(client);
+        network.stop(client);
         std::thread::sleep(BETWEEN_USERS);
         if let Err(failed) = visited {
             return Ok(record(

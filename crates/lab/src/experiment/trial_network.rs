@@ -378,10 +378,10 @@ impl<'a> TrialNetwork<'a> {
         Ok(pid)
     }
 
-    /// Ends a program.
-    pub fn end(&self, pid: Option<u32>) {
+    /// Ends a program as its user does, so that it closes its sessions.
+    pub fn stop(&self, pid: Option<u32>) {
         if let Some(pid) = pid {
-            self.context.testbed.end(pid);
+            self.context.testbed.stop(pid);
         }
     }
 
