@@ -44,7 +44,7 @@ pub(super) enum Lifetime {
     /// A cache on the way sent the response although it is stale, and validates it meanwhile (RFC
     /// 5861 section 3). The response may be used for this time.
     Stale(Duration),
-    /// The response names no lifetime.
+    /// The response names no lifetime, but a browser's cache assumes one.
     Unspecified,
     /// The response is a document that may follow a page. The page load for which it came has not
     /// begun.
@@ -64,7 +64,9 @@ impl Lifetime {
         let freshness = policy.freshness(CacheRules::PRIVATE, Receipt::default());
         match freshness.remaining(Duration::ZERO) {
             _ if policy.needs_validation() => Self::Validated,
-            None => Self::Unspecified,
+            None if has_heuristic_lifetime(head) => Self::Unspecified,
+            // A browser's cache would validate the response before each use.
+            None => Self::Validated,
             // A cache has stored the response, and the origin may not have confirmed it since.
             Some(Duration::ZERO) if head.fields.contains("age") => {
                 let staleness = freshness.staleness(Duration::ZERO);
@@ -242,9 +244,21 @@ mod tests {
     fn lifetime_follows_the_response() {
         let control = |value| [("cache-control", value)];
         let of = |fields: &[_]| Lifetime::of(&head(200, fields));
-        assert_eq!(of(&[]), Lifetime::Unspecified);
+        let style = ("content-type", "text/css");
+        let old = ("last-modified", "Thu, 01 Jan 2015 00:00:00 GMT");
+        let date = ("date", "Fri, 01 Jan 2016 00:00:00 GMT");
+        assert_eq!(of(&[style, old, date]), Lifetime::Unspecified);
+        for other in ["application/json", "text/html", "text/plain"] {
+            assert_eq!(
+                of(&[("content-type", other), old, date]),
+                Lifetime::Validated,
+                "{other}"
+            );
+        }
+        assert_eq!(of(&[style]), Lifetime::Validated);
         assert_eq!(of(&control("max-age=60")), Lifetime::For(secs(60)));
-        assert_eq!(of(&control("s-maxage=60")), Lifetime::Unspecified);
+        let shared = [("cache-control", "s-maxage=60"), style, old, date];
+        assert_eq!(of(&shared), Lifetime::Unspecified);
         for validated in ["max-age=0", "no-cache", "max-age=60, no-cache", "max-age=x"] {
             assert_eq!(of(&control(validated)), Lifetime::Validated, "{validated}");
         }

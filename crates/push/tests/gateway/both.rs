@@ -375,7 +375,7 @@ fn stale_push_is_requested_again() {
         ("http://a.test/past", past),
         ("http://a.test/short", control("max-age=4")),
     ];
-    for (wait, expected) in [(0, &[][..]), (5, &["check", "past", "short"])] {
+    for (wait, expected) in [(0, &[][..]), (5, &["check", "nothing", "past", "short"])] {
         let mut pair = pair(true, &pages);
         assert_eq!(pair.get("http://a.test/page", &[]).1.len(), 6);
         pair.pass(Duration::from_secs(wait));

@@ -294,12 +294,18 @@ fn full_store_replaces_a_push_of_the_same_url() {
 #[test]
 fn push_waits_no_longer_than_its_lifetime() {
     let control = |value: &'static str| [("cache-control", value)];
+    let style = ("content-type", "text/css");
+    let old = ("last-modified", "Thu, 01 Jan 2015 00:00:00 GMT");
+    let date = ("date", "Fri, 01 Jan 2016 00:00:00 GMT");
     // Each row has fields, the last second at which a push serves, and the first at which it does
     // not.
     for (fields, serves, refuses) in [
         (&control("max-age=4")[..], 3, 4),
         (&control("max-age=9000"), 299, 300),
-        (&[], 29, 30),
+        (&[style, old, date], 29, 30),
+        (&[style], 3, 4),
+        (&[("content-type", "application/json")], 3, 4),
+        (&[], 3, 4),
         (&control("no-cache"), 3, 4),
         (&[("expires", "0")], 3, 4),
     ] {

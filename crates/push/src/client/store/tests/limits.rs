@@ -183,6 +183,9 @@ fn frame_or_tab_leaves_the_pushes_of_a_load() {
 fn polling_page_keeps_no_old_validations() {
     let control = ("cache-control", "no-cache");
     let tag = ("etag", "\"1\"");
+    let style = ("content-type", "text/css");
+    let old = ("last-modified", "Thu, 01 Jan 2015 00:00:00 GMT");
+    let date = ("date", "Fri, 01 Jan 2016 00:00:00 GMT");
     let copy = ("if-none-match", "\"1\"");
     for (fields, asked, wait, expected) in [
         (&[control][..], ("accept", "*/*"), 10, true),
@@ -191,7 +194,8 @@ fn polling_page_keeps_no_old_validations() {
         (&[control, tag], copy, 11, false),
         (&[tag], copy, 10, true),
         (&[tag], copy, 11, false),
-        (&[tag], ("accept", "*/*"), 11, true),
+        (&[tag], ("accept", "*/*"), 11, false),
+        (&[tag, style, old, date], ("accept", "*/*"), 11, true),
         (&[("cache-control", "max-age=60"), tag], copy, 11, true),
         (&[(NEXT_PAGE_FIELD, "1"), tag, control], copy, 11, true),
     ] {
