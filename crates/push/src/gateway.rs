@@ -65,6 +65,7 @@ mod known_fonts;
 mod known_targets;
 mod learning;
 mod likely_pushes;
+mod load_end;
 mod misses;
 mod named;
 mod named_referrers;

@@ -81,7 +81,7 @@ impl Gateway {
             self.named_referrers.teach(predictor);
         }
         let added = self.companion.added();
-        self.note_load(now);
+        self.note_pushed_element(now);
         let changes_cookies = self.note_cookies_of_fetch(now, id, head);
         if let Some(fetch) = self.fetches.get(id) {
             let url = std::sync::Arc::clone(&fetch.target.url);
@@ -274,7 +274,7 @@ impl Gateway {
         data: &[u8],
     ) -> Result<Order, PushError> {
         let added = self.companion.added();
-        self.note_load(now);
+        self.note_pushed_element(now);
         let Some(fetch) = self.fetches.get_mut(id) else {
             return Ok(Order::Now);
         };

@@ -7,6 +7,7 @@ use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_preload::Need;
 
 use super::document::DocumentReader;
+use super::load_end::may_have_effects;
 use super::predictor::{Context, Predictor, is_learnable, is_reusable, record};
 use crate::fetch_standard::is_navigation;
 use crate::hints::{named_resources, names_resources};
@@ -51,6 +52,8 @@ pub fn teach(
         url: &url,
         page: None,
         is_frame: false,
+        // Without a session, no load is known.
+        is_after_load: !is_navigation(request) && may_have_effects(request),
         document: None,
         named_by_scripts: 0,
     };

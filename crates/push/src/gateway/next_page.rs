@@ -284,6 +284,7 @@ impl Gateway {
         let mut head = ResponseHead::new(200);
         head.fields.push("content-type", "text/html");
         let context = Context {
+            is_after_load: false,
             url: &push.url,
             page: None,
             is_frame: false,

@@ -24,6 +24,7 @@ use tandem_preload::{Kind, Need, Referrer};
 
 use super::cookie_hashes::CookieHashes;
 use super::document::DocumentReader;
+use super::load_end::{is_element, may_have_effects};
 use super::page_view::OwnVisit;
 use super::predictor::is_learnable;
 use super::session::Gateway;
@@ -31,7 +32,7 @@ use super::static_urls::may_be_static;
 use super::table::{PageId, ResponseId};
 use crate::cookies::{Cookies, cookies_of};
 use crate::fetch_standard::{
-    has_null_origin, is_navigation, is_prefetch, referrer, referrer_policy,
+    has_null_origin, is_framed, is_navigation, is_prefetch, referrer, referrer_policy,
 };
 use crate::response_rules::{Reuse, browser_reuse, may_be_pushed};
 use crate::url::{authority, request_url};
@@ -174,6 +175,43 @@ impl Gateway {
         if let Some(view) = &mut self.view {
             view.note_load(now, || responses.values().any(|response| response.is_visit));
         }
+    }
+
+    /// Notes a request of the browser. Returns true if its response is an element of the load, and
+    /// [`Self::note_element_end`] follows.
+    pub(super) fn note_element(&mut self, now: Instant, request: &RequestHead) -> bool {
+        if !is_element(request) {
+            return false;
+        }
+        match is_navigation(request) && !is_framed(request) {
+            true => self.load.begin(now),
+            false => self.load.note(now),
+        }
+        self.load.arriving += 1;
+        true
+    }
+
+    /// Notes that the response of an element has ended.
+    pub(super) fn note_element_end(&mut self, now: Instant) {
+        self.load.note(now);
+        self.load.arriving = self.load.arriving.saturating_sub(1);
+    }
+
+    /// Notes that a push arrives.
+    pub(super) fn note_pushed_element(&mut self, now: Instant) {
+        self.load.note(now);
+        self.note_load(now);
+    }
+
+    /// Notes the round trip of the session's path.
+    pub fn note_round_trip(&mut self, round_trip: Duration) {
+        self.load.round_trip = Some(round_trip);
+    }
+
+    /// Returns whether a request comes after the load, and a click may have caused it.
+    pub(super) fn is_after_load(&self, now: Instant, request: &RequestHead) -> bool {
+        let is_page = is_navigation(request) && !is_framed(request);
+        !is_page && may_have_effects(request) && self.load.is_over(now)
     }
 
     /// Begins to remember the requests of a page of one user that no promise answers.

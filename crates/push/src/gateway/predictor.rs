@@ -290,6 +290,8 @@ pub(super) struct Context<'a> {
     pub(super) page: Option<&'a str>,
     /// True if the response is a frame of the page that was loaded last.
     pub(super) is_frame: bool,
+    /// True if a script has requested the response after the load of a page.
+    pub(super) is_after_load: bool,
     /// The document whose scripts the response may have.
     pub(super) document: Option<Document>,
     /// The largest number of resources that are promised because scripts name them.
@@ -356,6 +358,7 @@ pub(super) fn record(
         url,
         page,
         is_frame,
+        is_after_load,
         ..
     } = context;
     let field = |name: &str| request.fields.get(name).map(text_of);
@@ -410,6 +413,10 @@ pub(super) fn record(
     let is_of_page = !is_navigation(request) || is_frame;
     if is_of_page && (is_scripted || is_data) {
         predictor.note_data_fields(url, request);
+    }
+    if is_after_load {
+        // A click may have caused the request. It is no need of the page.
+        return Vec::new();
     }
     let missing_destination = match is_frame {
         true => Some("iframe"),

@@ -97,6 +97,12 @@ impl Gateway {
             return None;
         }
         let id = self.insert_response(request, hash, takes_pushes);
+        let is_after_load = self.is_after_load(now, request);
+        let is_element = self.note_element(now, request);
+        if let Some(response) = self.responses.get_mut(id) {
+            response.is_element = is_element;
+            response.is_after_load = is_after_load;
+        }
         if takes_pushes {
             self.begin_revisit(now, id, request);
         }
@@ -121,6 +127,8 @@ impl Gateway {
             treatment: None,
             reader: None,
             unsized_body: None,
+            is_after_load: false,
+            is_element: false,
             ended: false,
         })
     }
@@ -271,7 +279,10 @@ impl Gateway {
             let copy = KeptCopy::of(head, unix_time);
             let site = SiteNumber::of(&visited_site(request));
             self.cache.note_answer(hash, copy, site);
-            self.note_own_need(now, request, head);
+            let response = self.responses.get(answer.id);
+            if !response.is_some_and(|response| response.is_after_load) {
+                self.note_own_need(now, request, head);
+            }
             self.note_own_copy(request, copy);
         }
         if let Some(url) = request_url(request) {
@@ -416,6 +427,9 @@ impl Gateway {
         let Some(response) = self.responses.remove(id) else {
             return;
         };
+        if response.is_element {
+            self.note_element_end(now);
+        }
         self.next.note_activity(now);
         let is_own = |hash: &u32| response.is_requested && *hash == response.hash;
         if let Some(at) = self.requested.iter().position(is_own) {
@@ -483,6 +497,10 @@ impl Gateway {
         head: &ResponseHead,
         predictor: &mut dyn Predictor,
     ) -> Learned {
+        if let Some(response) = self.responses.get_mut(id) {
+            response.unsized_body = has_unknown_length(head).then_some(0);
+            response.url = Some(Arc::clone(url));
+        }
         // A pushed document is not recorded yet, because the client reports it later. Requests that
         // it causes belong to the page of the push.
         let page = self.page_of_referrer(request);
@@ -491,6 +509,7 @@ impl Gateway {
             page: page.as_deref(),
             // To the predictor, a frame is a resource of its page, like an image.
             is_frame: is_navigation(request) && self.is_frame(now, request),
+            is_after_load: self.responses.get(id).is_some_and(|it| it.is_after_load),
             document: self.document_of_scripts(id, request, head),
             named_by_scripts: self.config.named_by_scripts,
         };
@@ -498,15 +517,11 @@ impl Gateway {
         let referrer = referrer.and_then(|referrer| std::str::from_utf8(referrer).ok());
         if let Some(page) = page.as_deref().or(referrer)
             && (!is_navigation(request) || context.is_frame)
+            && !context.is_after_load
         {
             predictor.note_waste(page, url, false);
         }
-        let needs = predictor::learn(predictor, context, request, head);
-        if let Some(response) = self.responses.get_mut(id) {
-            response.unsized_body = has_unknown_length(head).then_some(0);
-            response.url = Some(Arc::clone(url));
-        }
-        needs
+        predictor::learn(predictor, context, request, head)
     }
 
     /// Returns the document whose scripts a response has, if they are read for strings.

@@ -19,6 +19,7 @@ use super::fetch::{Fetch, PushStream};
 use super::fetch_queue::FetchQueue;
 use super::foreign_hosts::ForeignHosts;
 use super::likely_pushes::LikelyPushes;
+use super::load_end::LoadProgress;
 use super::misses::Misses;
 use super::named_referrers::NamedReferrers;
 use super::output::{Clock, Config, Counts, Output, PromiseStream};
@@ -63,6 +64,10 @@ pub(super) struct Response {
     pub(super) reader: Option<DocumentReader>,
     /// The bytes of the body so far, if its head did not give their number.
     pub(super) unsized_body: Option<u64>,
+    /// True if a click may have caused the request, since it came after the load of a page.
+    pub(super) is_after_load: bool,
+    /// True if the response is an element of the load under way.
+    pub(super) is_element: bool,
     /// True if the body has ended.
     pub(super) ended: bool,
 }
@@ -160,6 +165,7 @@ pub struct Gateway {
     opened: Option<OpenedList>,
     /// The page that the user looks at.
     pub(super) view: Option<Box<PageView>>,
+    pub(super) load: LoadProgress,
     /// The documents that may follow that page.
     pub(super) next: NextPages,
     /// The last page for which needs were skipped, because the client was thought to have them.
@@ -218,6 +224,7 @@ impl Gateway {
             workers: Workers::default(),
             opened: None,
             view: None,
+            load: LoadProgress::default(),
             next: NextPages::default(),
             skipping: None,
             random: Random::new(config.seed),
@@ -484,6 +491,6 @@ mod tests {
     /// A gateway keeps those of thousands of idle sessions.
     #[test]
     fn machine_of_a_session_is_small() {
-        assert!(size_of::<Gateway>() <= 1520, "{}", size_of::<Gateway>());
+        assert!(size_of::<Gateway>() <= 1568, "{}", size_of::<Gateway>());
     }
 }

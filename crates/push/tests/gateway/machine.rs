@@ -45,6 +45,39 @@ fn predictor_knows_the_frames_of_a_page() {
     assert_eq!(scene.recorded(), expected);
 }
 
+/// A click causes such requests, and they may have effects.
+#[test]
+fn requests_after_the_load_are_no_needs_of_the_page() {
+    let page = format!("{SITE}/page");
+    let fields = |destination, mode| {
+        let site = ("sec-fetch-site", "same-origin");
+        let metadata = [("sec-fetch-dest", destination), ("sec-fetch-mode", mode)];
+        [metadata[0], metadata[1], site, ("referer", page.as_str())]
+    };
+    for (wait, expected) in [(2, 4), (10, 1)] {
+        let mut scene = Scene::new(Config::default());
+        let id = scene.page("");
+        scene.end(id);
+        scene.now += Duration::from_secs(wait);
+        for (path, destination, mode) in [
+            ("/like", "empty", "cors"),
+            ("/like.gif?id=3", "image", "no-cors"),
+            ("/frame", "iframe", "navigate"),
+            ("/lazy.png", "image", "no-cors"),
+        ] {
+            let id = scene.ask(path, &fields(destination, mode));
+            // The origin answers late in both cases.
+            scene.now += Duration::from_millis(100);
+            scene.head(id, &mut head(200, &[]));
+            scene.end(id);
+        }
+        let recorded = scene.recorded();
+        let is_need = |call: &&String| call.ends_with(&page) || call.ends_with("in a frame");
+        let needs = recorded.iter().filter(is_need).count();
+        assert_eq!(needs, expected, "after {wait} s: {recorded:?}");
+    }
+}
+
 #[test]
 fn confirmed_document_sends_no_further_body() {
     let mut scene = Scene::new(Config::default());

@@ -277,6 +277,7 @@ fn response_is_recorded_with_its_circumstances() {
         url: "http://a/x",
         page,
         is_frame,
+        is_after_load: false,
         document: None,
         named_by_scripts: 0,
     };
@@ -333,6 +334,7 @@ fn request_teaches_its_mode_and_its_formats_of_images() {
             url: "http://a/x",
             page: None,
             is_frame: false,
+            is_after_load: false,
             document: None,
             named_by_scripts: 0,
         };

@@ -43,7 +43,11 @@ impl PromisingReply {
             exchange.request_mut().fields.remove(ASKED_AGAIN_FIELD);
         }
         let request = &exchange.request;
-        let id = session.handle(|machine| machine.handle_request(now(), request, takes_pushes));
+        let round_trip = session.round_trip();
+        let id = session.handle(|machine| {
+            round_trip.inspect(|&it| machine.note_round_trip(it));
+            machine.handle_request(now(), request, takes_pushes)
+        });
         session.set_timer();
         let context = ExchangeContext::of(&exchange);
         let repeat = || session.handle(|machine| machine.repeat(now(), request));

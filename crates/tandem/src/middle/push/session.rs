@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Waker};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_predict::ids::IdMap;
@@ -150,12 +150,17 @@ impl PushSession {
         })
     }
 
+    /// Returns the round trip of the session's path, if the path leaves this machine.
+    pub(super) fn round_trip(&self) -> Option<Duration> {
+        self.path.as_ref()?.round_trip()
+    }
+
     /// Returns the reference that answers a request, if it has crossed the promise of its resource.
     pub(super) fn refer(self: &Rc<Self>, request: &RequestHead) -> Option<ResponseHead> {
         if self.state.borrow().is_none() {
             return None;
         }
-        let round_trip = self.path.as_ref()?.round_trip()?;
+        let round_trip = self.round_trip()?;
         let reference = self.handle(|machine| machine.refer(now(), request, round_trip));
         if reference.is_some() {
             self.set_timer();

@@ -1,0 +1,138 @@
+//! The end of the load of a session's page. Requests that a click may cause later are no needs of
+//! the page.
+//!
+//! A script requests data while its page loads, but also when the user clicks, and such a request
+//! may have effects. The same holds for frames and for URLs with a query. After the load, they
+//! therefore teach nothing. The load is over when no element of a page was requested or arrived for
+//! a while. Data do not count, since pages that ask for news request data without end. Only the
+//! next document begins another load.
+
+use std::time::{Duration, Instant};
+
+use tandem_http::RequestHead;
+use tandem_predict::auto::url::{Kind, parts};
+
+use crate::fetch_standard::{is_framed, is_navigation, is_prefetch};
+
+/// The time without an element after which the load is over, beyond two round trips of the path. A
+/// script that was sent leads to the next request within a round trip and the time that it runs.
+const QUIET_PERIOD: Duration = Duration::from_millis(1500);
+/// The round trip of a path that cannot be measured, such as that behind Tor.
+const UNKNOWN_ROUND_TRIP: Duration = Duration::from_secs(1);
+
+/// The progress of the load.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LoadProgress {
+    /// The time of the last event, unless the load is over.
+    last: Option<Instant>,
+    /// The round trip of the path, if it was measured.
+    pub(super) round_trip: Option<Duration>,
+    /// The number of elements whose responses are under way.
+    pub(super) arriving: usize,
+}
+
+impl LoadProgress {
+    /// Returns whether the load is over.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        let round_trip = self.round_trip.unwrap_or(UNKNOWN_ROUND_TRIP);
+        let period = QUIET_PERIOD + round_trip.saturating_mul(2);
+        let is_quiet = |last| now.saturating_duration_since(last) >= period;
+        self.last
+            .is_none_or(|last| self.arriving == 0 && is_quiet(last))
+    }
+
+    /// Notes the request for a document, which begins a load.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.last = Some(now);
+    }
+
+    /// Notes an element: its request or its arrival.
+    pub(super) fn note(&mut self, now: Instant) {
+        self.last = (!self.is_over(now)).then_some(now);
+    }
+}
+
+/// Returns whether a script requests data, as far as the request shows it.
+pub(super) fn is_data_request(request: &RequestHead) -> bool {
+    if is_navigation(request) || is_framed(request) {
+        return false;
+    }
+    match request.fields.get("sec-fetch-dest") {
+        Some(destination) => destination == b"empty" && !is_prefetch(request),
+        None => Kind::of_path(parts(&request.path).path) == Kind::Data,
+    }
+}
+
+/// Returns whether a click of the user may cause a request that has effects.
+pub(super) fn may_have_effects(request: &RequestHead) -> bool {
+    is_data_request(request) || is_framed(request) || request.path.contains('?')
+}
+
+/// Returns whether a request is for an element that belongs to the load. Media are not, since they
+/// arrive for as long as they play.
+pub(super) fn is_element(request: &RequestHead) -> bool {
+    let is_media = |it: &[u8]| matches!(it, b"audio" | b"video" | b"track");
+    let destination = request.fields.get("sec-fetch-dest");
+    !is_data_request(request) && !is_prefetch(request) && !destination.is_some_and(is_media)
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_http::Scheme;
+
+    use super::*;
+
+    fn request(destination: &str, mode: &str) -> RequestHead {
+        let mut request = RequestHead::get(Scheme::Http, "a.test", "/a");
+        request.fields.push("sec-fetch-dest", destination);
+        request.fields.push("sec-fetch-mode", mode);
+        request
+    }
+
+    #[test]
+    fn load_is_over_after_a_quiet_period() {
+        let now = Instant::now();
+        let at = |millis| now + Duration::from_millis(millis);
+        let mut load = LoadProgress::default();
+        assert!(load.is_over(now), "none has begun");
+        load.begin(now);
+        load.arriving += 1;
+        assert!(!load.is_over(at(60_000)), "the page arrives");
+        load.note(at(60_000));
+        load.arriving -= 1;
+        load.note(at(63_000));
+        assert!(!load.is_over(at(66_499)), "an unknown round trip");
+        assert!(load.is_over(at(66_500)));
+        load.round_trip = Some(Duration::from_millis(300));
+        assert!(!load.is_over(at(65_099)));
+        assert!(load.is_over(at(65_100)));
+        load.note(at(67_000));
+        assert!(load.is_over(at(67_000)), "a late element");
+        load.begin(at(68_000));
+        assert!(!load.is_over(at(68_000)), "the next page");
+    }
+
+    #[test]
+    fn elements_and_data_are_told_apart() {
+        for (destination, mode, has_element, has_data) in [
+            ("document", "navigate", true, false),
+            ("iframe", "navigate", true, false),
+            ("script", "no-cors", true, false),
+            ("image", "no-cors", true, false),
+            ("empty", "cors", false, true),
+            ("empty", "same-origin", false, true),
+            ("video", "no-cors", false, false),
+        ] {
+            let request = request(destination, mode);
+            assert_eq!(is_element(&request), has_element, "{destination}");
+            assert_eq!(is_data_request(&request), has_data, "{destination}");
+        }
+        for (path, has_data) in [("/a.json", true), ("/a.js", false), ("/", false)] {
+            let request = RequestHead::get(Scheme::Http, "a.test", path);
+            assert_eq!(is_data_request(&request), has_data, "{path}");
+            assert_eq!(may_have_effects(&request), has_data, "{path}");
+        }
+        let request = RequestHead::get(Scheme::Http, "a.test", "/like.gif?id=3");
+        assert!(may_have_effects(&request) && !is_data_request(&request));
+    }
+}
