@@ -133,7 +133,7 @@ with_path! {
         /// has [default: false]
         cancel_pushes: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Announce pushed resources to the browser in Link fields with rel=preload; pages can see
-        /// them [default: true without --via]
+        /// them, and request old needs of a page [default: false]
         early_hints: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Send a digest of the browser's earlier responses at the start of a session; refused with
         /// --via [default: true without --via]
@@ -346,7 +346,7 @@ impl ClientOptions {
             push_memory: usize::try_from(self.push_memory.map_or(32 << 20, |size| size.0))
                 .unwrap_or(usize::MAX),
             cancel_pushes: self.cancel_pushes.unwrap_or(false),
-            early_hints: self.early_hints.unwrap_or_else(|| via.is_none()),
+            early_hints: self.early_hints.unwrap_or(false),
             push_digest,
             push_digest_file: digest_file(self.push_digest_file, push_digest, via.as_ref())?,
             cache_status: self.cache_status.unwrap_or(false),
