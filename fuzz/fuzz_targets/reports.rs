@@ -1,5 +1,5 @@
-//! The body of a companion gives the same reports however it is cut, and each has five bytes. The
-//! values of the fields about pushes are written as they were read.
+//! The body of a companion gives the same reports however it is cut, and each has five bytes or
+//! more. The values of the fields about pushes are written as they were read.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

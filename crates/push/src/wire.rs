@@ -22,10 +22,10 @@
 //! announces the head of a resource without its body.
 //!
 //! The companion is one exchange that stays open while the session is in use. Its request body
-//! carries [`Report`]s of five bytes. Its response carries the pushes of pages whose response
-//! stream has ended: RFC 9113 section 8.4 and SPDY bind each push to an open stream that the client
-//! began. A gateway of another implementation finds no origin of this name. The client sends it at
-//! most one such request in each session.
+//! carries [`Report`]s of five or ten bytes. Its response carries the pushes of pages whose
+//! response stream has ended: RFC 9113 section 8.4 and SPDY bind each push to an open stream that
+//! the client began. A gateway of another implementation finds no origin of this name. The client
+//! sends it at most one such request in each session.
 //!
 //! A report tells the gateway no more than it would see without push. With `--push-digest`, the
 //! first reports also list the responses that the browser received on earlier sessions and can

@@ -276,7 +276,7 @@ impl PushFacts<'_> {
 /// promise until a request claims it. The cookies of that fetch must then be those of the claiming
 /// browser, and not those of another window, or of a session that the user has left. A script of
 /// the page may have added others. The store knows the exceptions.
-fn has_cookies_of(asked: &RequestHead, promised: &RequestHead) -> bool {
+pub(super) fn has_cookies_of(asked: &RequestHead, promised: &RequestHead) -> bool {
     let ours = cookies_of(&asked.fields);
     let theirs = cookies_of(&promised.fields);
     theirs == ours || pairs(&theirs).all(|pair| pairs(&ours).any(|own| own == pair))

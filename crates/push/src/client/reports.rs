@@ -64,9 +64,16 @@ impl ReportQueue {
 
     /// Adds the outcome of a push. A late outcome is urgent, because some protocols cannot raise a
     /// push by themselves. After a validation the gateway must not send the body.
-    pub fn push(&mut self, fate: Fate, url: u32) {
+    ///
+    /// `cookies` is the hash of the cookies of the request that takes the push, unless they are
+    /// known to fit.
+    pub fn push(&mut self, fate: Fate, url: u32, cookies: Option<u32>) {
         if self.waiting.len() < MAX_WAITING {
-            Report::Became(fate, url).encode(&mut self.waiting);
+            let report = match cookies {
+                Some(cookies) => Report::Claimed { fate, url, cookies },
+                None => Report::Became(fate, url),
+            };
+            report.encode(&mut self.waiting);
         }
         self.is_urgent |= matches!(fate, Fate::Late | Fate::Validated);
     }
@@ -179,8 +186,8 @@ mod tests {
             queue.step(start, true, false),
             ReportStep::Send(vec![16, 0, 0, 0, 9])
         );
-        queue.push(Fate::Used, 1);
-        queue.push(Fate::Wasted, 2);
+        queue.push(Fate::Used, 1, None);
+        queue.push(Fate::Wasted, 2, None);
         let due = start + GATHER;
         let early = start + Duration::from_millis(1);
         assert_eq!(queue.step(early, true, false), ReportStep::Wait(due));
@@ -192,14 +199,14 @@ mod tests {
             read(&sent),
             expected.map(|(fate, url)| Report::Became(fate, url))
         );
-        queue.push(Fate::Late, 3);
+        queue.push(Fate::Late, 3, None);
         assert!(queue.is_urgent());
         let ReportStep::Send(sent) = queue.step(due, true, false) else {
             panic!("nothing was sent");
         };
         assert_eq!(read(&sent), [Report::Became(Fate::Late, 3)]);
         assert!(!queue.is_urgent());
-        queue.push(Fate::Used, 4);
+        queue.push(Fate::Used, 4, None);
         queue.hurry();
         assert!(matches!(queue.step(due, true, false), ReportStep::Send(_)));
     }
@@ -229,7 +236,7 @@ mod tests {
         let mut queue = ReportQueue::new(Vec::new());
         queue.open_companion(start);
         queue.step(start, true, false);
-        queue.push(Fate::Wasted, 1);
+        queue.push(Fate::Wasted, 1, None);
         assert!(matches!(queue.step(start, true, true), ReportStep::Send(_)));
         assert_eq!(queue.step(start, true, true), ReportStep::Finish);
     }
@@ -238,12 +245,12 @@ mod tests {
     fn queue_is_bounded_without_a_companion() {
         let mut queue = ReportQueue::new(vec![0; MAX_WAITING % 5]);
         for url in 0..1_000_000 {
-            queue.push(Fate::Wasted, url);
+            queue.push(Fate::Wasted, url, None);
         }
         assert_eq!(queue.waiting.len(), MAX_WAITING);
         assert!(!queue.is_urgent());
-        queue.push(Fate::Validated, 0);
-        queue.push(Fate::Used, 0);
+        queue.push(Fate::Validated, 0, None);
+        queue.push(Fate::Used, 0, None);
         assert!(
             queue.is_urgent(),
             "the outcomes count, though they are dropped"

@@ -492,6 +492,7 @@ impl PushStore {
             fate,
             url,
             tell_gateway,
+            cookies: None,
         });
     }
 }

@@ -7,9 +7,15 @@
 //! that became known at about the same time or later, and for no older ones. If the predictor knows
 //! nothing about a page, each claim speaks for all of its resources. If the browser has shown no
 //! sign of an earlier visit, each claim does so too.
+//!
+//! Several windows, with different cookies, may use one session. A claim speaks for fetches with
+//! the cookies of a page only if it has such cookies itself. A request without cookies may come
+//! from any window, so it speaks for fetches without cookies.
 
 use std::collections::HashMap;
 use std::time::Duration;
+
+use crate::wire::RequestHashes;
 
 /// The number of claims after which all resources for which they speak are sent.
 pub(super) const ENOUGH_CLAIMS: usize = 4;
@@ -22,6 +28,27 @@ pub(super) const RELEASED_PER_CLAIM: usize = 8;
 /// The seconds that may pass until users have requested all resources of a new page. Smaller
 /// differences of age show the pace of visits, and no change of the site.
 const TOLERANCE: i64 = 3600;
+
+/// The browser that takes a push, as far as its cookies show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Claimant {
+    /// The user of the page for which the push was made.
+    User,
+    /// Perhaps another user: another window, or the same one after a logout.
+    Stranger,
+}
+
+impl Claimant {
+    /// Returns the browser that takes a push whose request was `asked`. `cookies` is the hash of
+    /// its cookies, unless the client knows that they fit.
+    pub(super) fn of(cookies: Option<u32>, asked: RequestHashes) -> Self {
+        let is_other = |cookies| cookies != asked.cookie() && asked.has_cookies();
+        match cookies.is_some_and(is_other) {
+            true => Self::Stranger,
+            false => Self::User,
+        }
+    }
+}
 
 /// The time at which a resource became known to the predictor, in seconds since 1970, UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -18,6 +18,7 @@ use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy, val
 use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_preload::Need;
 
+use super::claims::Claimant;
 use super::client_cache::SiteNumber;
 use super::fetch::{PushStream, PushTarget};
 use super::output::{Order, Output, PushError};
@@ -356,8 +357,14 @@ impl Gateway {
     }
 
     /// Handles the report that a request waits for a resource whose promise a check has superseded.
-    /// The browser has no copy, so the check is of no use.
-    pub(super) fn prefer_superseded(&mut self, now: Instant, check: &Unreported) {
+    /// The browser has no copy, so the check is of no use. The fetch of another user's page begins
+    /// for no stranger.
+    pub(super) fn prefer_superseded(
+        &mut self,
+        now: Instant,
+        check: &Unreported,
+        claimant: Claimant,
+    ) {
         let fetch = self.fetches.get(check.fetch);
         if fetch.is_some_and(|fetch| fetch.phase.is_waiting()) {
             self.counts.withheld += 1;
@@ -367,9 +374,13 @@ impl Gateway {
             self.counts.cancelled += 1;
             self.count_waste(check);
         }
-        if let Some(fetch) = check.superseded {
-            self.raise_fetch(now, fetch);
-            self.outputs.push_back(Output::Raise { fetch });
+        match check.superseded {
+            Some(fetch) if claimant == Claimant::Stranger => self.cancel_fetch(fetch),
+            Some(fetch) => {
+                self.raise_fetch(now, fetch);
+                self.outputs.push_back(Output::Raise { fetch });
+            }
+            None => {}
         }
     }
 }

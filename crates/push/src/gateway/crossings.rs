@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{RequestHead, ResponseHead};
 
+use super::claims::Claimant;
 use super::fetch::Fetch;
 use super::output::Output;
 use super::session::{Gateway, Unreported};
@@ -119,7 +120,7 @@ impl Gateway {
         self.repeats.forget(hash);
         self.note_wanted(now, &request_authority(request), hash);
         if self.fetches.get(fetch).is_some() {
-            self.raise_fetch(now, fetch);
+            self.raise_for(now, fetch, Claimant::User);
             self.outputs.push_back(Output::Raise { fetch });
         }
         let mut head = ResponseHead::new(204);

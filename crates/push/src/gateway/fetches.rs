@@ -13,7 +13,6 @@ use super::document::Purpose;
 use super::fetch::{MAX_PUSH_BYTES, PushStream};
 use super::fetch_phase::{FetchPhase, Passage, Start};
 use super::fetch_queue::Turn;
-use super::holds::is_of_burst;
 use super::next_page::is_plain_document;
 use super::output::{Order, Output, PushError};
 use super::page::Page;
@@ -323,26 +322,6 @@ impl Gateway {
         {
             let page = fetch.page;
             self.finish_reading(page, reader);
-        }
-    }
-
-    /// Raises a push for a waiting request: it is fetched before all pushes without one.
-    pub fn raise_fetch(&mut self, now: Instant, id: FetchId) {
-        if let Some(fetch) = self.fetches.get_mut(id) {
-            fetch.requested = true;
-            fetch.turn = self.queue.raise(fetch.turn);
-            // A frame has a lifetime of its own, and tells little about other resources.
-            let is_part = fetch.purpose.kind() != Kind::Document;
-            let is_new = is_part
-                && !fetch.is_sign
-                && (fetch.phase.is_held() || is_of_burst(now, fetch.released));
-            fetch.is_sign |= is_new;
-            let (page, reuse) = (fetch.page, fetch.reuse.filter(|_| is_new));
-            self.release_hold(now, id);
-            // The head has come before the claim.
-            if let Some(reuse) = reuse {
-                self.note_sign(now, page, id, reuse);
-            }
         }
     }
 

@@ -30,7 +30,7 @@ use tandem_http::cache::validation;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Kind;
 
-use super::claims::{Allowances, Claims, KnownSince, RELEASED_PER_CLAIM, Trust};
+use super::claims::{Claimant, Claims, KnownSince, RELEASED_PER_CLAIM, Trust};
 use super::client_cache::SiteNumber;
 use super::fetch::{Fetch, PushStream};
 use super::fetch_phase::{FetchPhase, Released};
@@ -44,7 +44,7 @@ use crate::fetch_standard::{is_navigation, is_through_worker};
 use crate::response_rules::{KeptCopy, Reuse};
 use crate::site::{is_same_site, site_of};
 use crate::url;
-use crate::wire::url_hash_of;
+use crate::wire::{RequestHashes, url_hash_of};
 
 /// The time after which a held fetch is given up. Requests join a push without a head during 5 s
 /// after its promise. A held fetch outlasts that by the round trip of the slowest path.
@@ -60,7 +60,7 @@ const BURST: Duration = Duration::from_millis(100);
 
 /// Returns true if a claim belongs to the burst of the claim that has released its fetch. The
 /// browser has then made it without regard to the release.
-pub(super) fn is_of_burst(now: Instant, released: Option<Instant>) -> bool {
+fn is_of_burst(now: Instant, released: Option<Instant>) -> bool {
     released.is_some_and(|at| now.saturating_duration_since(at) < BURST)
 }
 
@@ -136,10 +136,7 @@ impl Gateway {
         }
         page.hold = match trust {
             Trust::Full => None,
-            Trust::After(claims) => Some(Hold {
-                allowances: Allowances::after(claims),
-                ..Hold::default()
-            }),
+            Trust::After(claims) => Some(Hold::after(claims)),
         };
         // Needs of the last visit may have been promised before the head.
         if page.hold.is_some() {
@@ -189,7 +186,7 @@ impl Gateway {
         let has_old_copies = self.visitors.age(&site).is_some();
         let is_kept = has_old_copies && self.copies.contain(fetch.target.hash);
         let known_since = page.known_resources.of(fetch.target.hash);
-        if is_kept || !hold.allowances.admit(known_since) {
+        if is_kept || !hold.admit(known_since, fetch) {
             fetch.phase.hold();
             hold.waiting.push_back(id);
         }
@@ -296,6 +293,55 @@ impl Gateway {
         self.start_fetches(now);
     }
 
+    /// Raises a push for a waiting request: it is fetched before all pushes without one.
+    pub fn raise_fetch(&mut self, now: Instant, id: FetchId) {
+        // The client compares the cookies before the head arrives. Later, a response for everyone
+        // serves any request, and only the report shows its cookies.
+        let is_held = self.fetches.get(id).is_some_and(|it| it.phase.is_held());
+        let claimant = if is_held {
+            Claimant::User
+        } else {
+            Claimant::Stranger
+        };
+        self.raise_for(now, id, claimant);
+    }
+
+    /// Raises a push for a waiting request of this browser.
+    pub(super) fn raise_for(&mut self, now: Instant, id: FetchId, claimant: Claimant) {
+        if let Some(fetch) = self.fetches.get_mut(id) {
+            fetch.requested = true;
+            fetch.turn = self.queue.raise(fetch.turn);
+            // A frame has a lifetime of its own, and tells little about other resources.
+            let is_part = fetch.purpose.kind() != Kind::Document;
+            let is_new = is_part
+                && claimant == Claimant::User
+                && !fetch.is_sign
+                && (fetch.phase.is_held() || is_of_burst(now, fetch.released));
+            fetch.is_sign |= is_new;
+            let (page, reuse) = (fetch.page, fetch.reuse.filter(|_| is_new));
+            self.release_hold(now, id);
+            // The head has come before the claim.
+            if let Some(reuse) = reuse {
+                self.note_sign(now, page, id, reuse);
+            }
+        }
+    }
+
+    /// Withdraws a push that another user's request has joined, if its fetch has not begun or its
+    /// head is held. The client then sends the request. Returns whether the push was withdrawn.
+    pub(super) fn refuse_claim(&mut self, hash: u32, push: &Unreported) -> bool {
+        let fetch = self.fetches.get_mut(push.fetch);
+        let is_refused = |it: &&mut Fetch| it.phase.is_waiting() || it.phase.holds_head();
+        let Some(fetch) = fetch.filter(is_refused) else {
+            return false;
+        };
+        fetch.reported = true;
+        self.counts.withheld += u64::from(!push.is_next);
+        self.cache.forget(hash);
+        self.cancel_fetch(push.fetch);
+        true
+    }
+
     /// Lets a held fetch begin when its turn comes, and a held body follow its head.
     pub(super) fn release_hold(&mut self, now: Instant, id: FetchId) {
         let Some(fetch) = self.fetches.get_mut(id) else {
@@ -346,12 +392,15 @@ impl Gateway {
     pub(super) fn note_sign(&mut self, now: Instant, page: PageId, id: FetchId, reuse: Reuse) {
         if reuse != Reuse::Never {
             if let Some(fetch) = self.fetches.get(id) {
-                self.note_claim(now, page, fetch.target.hash);
+                let claimed = (fetch.target.hash, fetch.target.asked);
+                self.note_claim(now, page, claimed);
             }
             return;
         }
-        if let Some(siblings) = self.fetches.get(id).map(Siblings::of) {
-            self.release_siblings(now, page, siblings);
+        if let Some(fetch) = self.fetches.get(id) {
+            let has_cookies = fetch.target.asked.has_cookies();
+            let siblings = Siblings::of(fetch);
+            self.release_siblings(now, page, siblings, has_cookies);
         }
     }
 
@@ -367,7 +416,13 @@ impl Gateway {
 
     /// Counts a claim of a response that no cache keeps, and begins held fetches of its siblings.
     /// The first claim releases none, since a page often has one such image among others.
-    fn release_siblings(&mut self, now: Instant, id: PageId, siblings: Siblings) {
+    fn release_siblings(
+        &mut self,
+        now: Instant,
+        id: PageId,
+        siblings: Siblings,
+        has_cookies: bool,
+    ) {
         let Some(page) = self.pages.get_mut(id) else {
             return;
         };
@@ -380,7 +435,8 @@ impl Gateway {
             false => 0,
         };
         let released = self.take_released(&mut hold, |_, fetch| {
-            let is_released = allowance > 0 && siblings.contain(fetch);
+            let speaks = has_cookies || !fetch.target.asked.has_cookies();
+            let is_released = allowance > 0 && speaks && siblings.contain(fetch);
             allowance -= usize::from(is_released);
             is_released
         });
@@ -412,8 +468,9 @@ impl Gateway {
     }
 
     /// Begins more held fetches of a page: a claim has shown that the browser lacks a resource that
-    /// its cache could have kept.
-    fn note_claim(&mut self, now: Instant, id: PageId, claimed: u32) {
+    /// its cache could have kept. `claimed` is the resource, and the hashes of its request.
+    fn note_claim(&mut self, now: Instant, id: PageId, claimed: (u32, RequestHashes)) {
+        let (claimed, has_cookies) = (claimed.0, claimed.1.has_cookies());
         let hold = self.pages.get_mut(id).and_then(|page| page.hold.take());
         let (Some(mut hold), Some(page)) = (hold, self.pages.get(id)) else {
             return;
@@ -424,12 +481,12 @@ impl Gateway {
         let age = known.of_claimed(claimed);
         let trust = self.visitors.note_claim(&site, age, known.oldest());
         // The other fetches keep waiting while the browser may have copies.
-        let is_held = has_old_copies || trust != Trust::Full;
-        hold.allowances.add_claim(trust, age);
+        let is_held = has_old_copies || trust != Trust::Full || !has_cookies;
+        hold.add_claim(trust, age, has_cookies);
         let released = self.take_released(&mut hold, |hold, fetch| {
             let hash = fetch.target.hash;
             let is_kept = has_old_copies && self.copies.contain(hash);
-            !is_kept && hold.allowances.admit(known.of(hash))
+            !is_kept && hold.admit(known.of(hash), fetch)
         });
         if let Some(page) = self.pages.get_mut(id) {
             let page_url = Arc::clone(page.url());
@@ -448,7 +505,7 @@ impl Gateway {
         let is_held = |page: &Page| page.hold.is_some() && *page.url() == push.page_url;
         let page = pages.find(|id| self.pages.get(*id).is_some_and(is_held));
         if let (Some(page), Some(hash)) = (page, url_hash_of(&push.url)) {
-            return self.note_claim(now, page, hash);
+            return self.note_claim(now, page, (hash, push.asked));
         }
         let site = site_of(url::authority(&push.page_url));
         let always = KnownSince::ALWAYS;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use tandem_preload::Kind;
 
-use super::claims::Allowances;
+use super::claims::{Allowances, Claims, KnownSince, Trust};
 use super::fetch::Fetch;
 use super::table::FetchId;
 use crate::url::directory;
@@ -18,9 +18,36 @@ const UNKEPT_FOR_KEPT: usize = 8;
 pub(super) struct Hold {
     pub(super) waiting: VecDeque<FetchId>,
     /// The fetches that may still begin at once.
-    pub(super) allowances: Allowances,
+    of_user: Allowances,
+    /// The fetches without cookies that may still begin at once. Their claims had no cookies.
+    without_cookies: Allowances,
     /// The responses of siblings.
     pub(super) seen: HashMap<Siblings, SiblingCounts>,
+}
+
+impl Hold {
+    /// Returns the hold of a page after these claims at earlier pages of the site.
+    pub(super) fn after(claims: Claims) -> Self {
+        Self {
+            of_user: Allowances::after(claims),
+            ..Self::default()
+        }
+    }
+
+    /// Adds the fetches that a claim permits. `trust` is the trust in the page after the claim.
+    pub(super) fn add_claim(&mut self, trust: Trust, claimed: KnownSince, has_cookies: bool) {
+        let allowances = match has_cookies {
+            true => &mut self.of_user,
+            false => &mut self.without_cookies,
+        };
+        allowances.add_claim(trust, claimed);
+    }
+
+    /// Returns whether a fetch may begin, and charges it to a claim.
+    pub(super) fn admit(&mut self, resource: KnownSince, fetch: &Fetch) -> bool {
+        let has_cookies = fetch.target.asked.has_cookies();
+        (!has_cookies && self.without_cookies.admit(resource)) || self.of_user.admit(resource)
+    }
 }
 
 /// The responses of siblings so far.

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::claims::Claimant;
 use super::output::{Output, PromiseStream};
 use super::predictor::Predictor;
 use super::session::Gateway;
@@ -38,7 +39,11 @@ impl Gateway {
             match report {
                 Report::Holds(url) => self.cache.note_earlier(url),
                 Report::Became(fate, url) => {
-                    self.handle_fate(now, fate, url, predictor.as_deref_mut());
+                    self.handle_fate(now, fate, url, None, predictor.as_deref_mut());
+                }
+                Report::Claimed { fate, url, cookies } => {
+                    let cookies = Some(cookies);
+                    self.handle_fate(now, fate, url, cookies, predictor.as_deref_mut());
                 }
             }
         }
@@ -49,11 +54,14 @@ impl Gateway {
         self.companion.close();
     }
 
+    /// Handles the outcome of a push. `cookies` is the hash of the cookies of the request that
+    /// takes the push, unless the client knows that they fit.
     fn handle_fate(
         &mut self,
         now: Instant,
         fate: Fate,
         hash: u32,
+        cookies: Option<u32>,
         predictor: Option<&mut (dyn Predictor + '_)>,
     ) {
         // The client has the promise, so no request crosses it any more.
@@ -71,8 +79,12 @@ impl Gateway {
         if push.is_next {
             return self.handle_next_fate(now, fate, hash, &push, predictor);
         }
+        let claimant = Claimant::of(cookies, push.asked);
         if push.is_check && matches!(fate, Fate::Used | Fate::Late) {
-            return self.prefer_superseded(now, &push);
+            return self.prefer_superseded(now, &push, claimant);
+        }
+        if claimant == Claimant::Stranger && self.refuse_claim(hash, &push) {
+            return;
         }
         match fate {
             Fate::Used => self.counts.used += 1,
@@ -80,8 +92,10 @@ impl Gateway {
                 self.counts.late += 1;
                 self.misses.join(now, hash, push.asked);
                 self.note_joined(hash, push.fetch);
-                self.compare_cookies(push.fetch);
-                self.raise_fetch(now, push.fetch);
+                if claimant == Claimant::User {
+                    self.compare_cookies(push.fetch);
+                }
+                self.raise_for(now, push.fetch, claimant);
                 self.outputs.push_back(Output::Raise { fetch: push.fetch });
             }
             Fate::Wasted => self.counts.wasted += 1,
@@ -98,7 +112,7 @@ impl Gateway {
                 self.deliver_new_cookies(now, &push);
                 if push.is_likely && fate != Fate::Validated {
                     self.likely.note(true);
-                    if !push.has_expired {
+                    if !push.has_expired && claimant == Claimant::User {
                         self.note_likely_use(now, &push);
                     }
                 }

@@ -154,6 +154,16 @@ impl RequestHashes {
         self.inherited == other.inherited && self.hints == other.hints
     }
 
+    /// Returns the hash of the request's cookies.
+    pub const fn cookie(self) -> u32 {
+        self.cookie
+    }
+
+    /// Returns whether the request had cookies.
+    pub fn has_cookies(self) -> bool {
+        self.cookie != fnv1a([b'\n'].into_iter())
+    }
+
     /// Returns whether both requests had the same cookies.
     pub const fn has_same_cookie(self, other: Self) -> bool {
         self.cookie == other.cookie
@@ -227,6 +237,7 @@ mod tests {
         let page = of(&[("referer", "http://h/page")]);
         assert!(page.has_referrer_of("http://h") && !page.has_referrer_of("http://g"));
         assert!(!one.has_same_cookie(of(&[("user-agent", "a"), ("accept", "x")])));
+        assert!(one.has_cookies() && !page.has_cookies());
         assert_eq!(one.has_same_field(b"accept-encoding", other), Some(false));
         assert_eq!(one.has_same_field(b"user-agent", one), Some(true));
         assert_eq!(one.has_same_field(b"accept", other), Some(false));

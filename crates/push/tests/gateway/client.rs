@@ -95,7 +95,11 @@ impl Client {
                 fate,
                 url,
                 tell_gateway: true,
-            } => Some(Report::Became(fate, url)),
+                cookies,
+            } => Some(match cookies {
+                Some(cookies) => Report::Claimed { fate, url, cookies },
+                None => Report::Became(fate, url),
+            }),
             _ => None,
         });
         reports.collect()

@@ -12,15 +12,17 @@ const PAGE: &str = "http://a.test/page";
 const IMAGE: &str = "http://a.test/i.png";
 
 /// Returns whether a push served the request for a held image, and the cookies of all requests for
-/// the image. The page and the image are requested with these cookies.
+/// the image. The page and the image are requested with these cookies. Promises show their cookies
+/// in HTTP/2, and not in SPDY.
 fn ask_held(
     image: &Page,
     of_page: &'static str,
     of_image: Option<&'static str>,
+    shows_cookies: bool,
 ) -> (bool, Vec<Option<String>>) {
     let document = page("text/html", "<img src=i.png>");
     let pages = [(PAGE, document), (IMAGE, image.clone())];
-    let mut pair = Pair::new(&pages).with_client(true);
+    let mut pair = Pair::new(&pages).with_client(shows_cookies);
     let returning = [("accept", "text/html"), ("cookie", of_page)];
     pair.browse_for(Duration::from_secs(1), PAGE, &returning);
     assert_eq!(pair.take_asked().len(), 1, "the image is held");
@@ -52,7 +54,12 @@ fn held_fetch_waits_for_the_cookies_of_its_page() {
         (&public, Some("sid=dave"), false, Some("sid=dave")),
     ] {
         let expected = (is_pushed, vec![of_fetch.map(str::to_owned)]);
-        assert_eq!(ask_held(image, OWN, cookie), expected, "{cookie:?}");
+        for shows_cookies in [true, false] {
+            // SPDY compares all cookies.
+            let cookie = cookie.filter(|_| shows_cookies || !is_pushed).or(of_fetch);
+            let found = ask_held(image, OWN, cookie, shows_cookies);
+            assert_eq!(found, expected, "{cookie:?} {shows_cookies}");
+        }
     }
 }
 
@@ -64,7 +71,34 @@ fn held_fetch_may_have_further_cookies_of_the_page() {
         ("_ga=old; sid=c", "_ga=new; sid=c"),
     ] {
         let expected = (true, vec![Some(of_page.to_owned())]);
-        let found = ask_held(&public_image(), of_page, Some(of_image));
+        let found = ask_held(&public_image(), of_page, Some(of_image), true);
         assert_eq!(found, expected, "{of_image}");
+    }
+}
+
+/// A private window that loads the page requests its parts at other hosts without cookies too.
+#[test]
+fn claim_without_cookies_releases_none_with_cookies() {
+    const IMAGES: [&str; 3] = [
+        "http://a.test/1.png",
+        "http://i.a.test/2.png",
+        "http://i.a.test/3.png",
+    ];
+    let tags = IMAGES.map(|url| format!("<img src={url}>")).concat();
+    let mut pages = vec![(PAGE, page("text/html", &tags))];
+    pages.extend(IMAGES.map(|url| (url, fresh_image())));
+    for (claimed, cookie, released) in [
+        (IMAGES[1], "", &IMAGES[1..]),
+        (IMAGES[0], "sid=carol", &IMAGES[..]),
+    ] {
+        let mut pair = Pair::new(&pages).with_client(true);
+        let returning = [("accept", "text/html"), ("cookie", "sid=carol")];
+        pair.browse_for(Duration::from_secs(1), PAGE, &returning);
+        assert_eq!(pair.take_asked().len(), 1, "the images are held");
+        let fields = [("referer", PAGE), ("cookie", cookie)];
+        let fields = &fields[..1 + usize::from(!cookie.is_empty())];
+        let (reply, asked) = pair.get(claimed, fields);
+        assert!(reply.is_pushed, "{claimed}");
+        assert_eq!(asked, released);
     }
 }

@@ -121,6 +121,10 @@ impl PushStore {
     fn claim(&mut self, id: PushId, asked: &RequestHead) -> Option<Serve> {
         let pushed = self.pushes.get_mut(&id)?;
         let useless = Phase::Useless(Fate::Cancelled);
+        let cookies = match &pushed.phase {
+            Phase::Kept(kept) => self.later_cookies.unfit_cookies(kept, asked),
+            _ => None,
+        };
         let Phase::Kept(kept) = std::mem::replace(&mut pushed.phase, useless) else {
             return None;
         };
@@ -142,7 +146,12 @@ impl PushStore {
             };
             let url = pushed.url;
             pushed.reported = Some(fate);
-            self.report(fate, url, true);
+            self.outputs.push_back(Output::Became {
+                fate,
+                url,
+                tell_gateway: true,
+                cookies,
+            });
         }
         if begins_page {
             // The gateway promises the resources of the page once it hears of the request.

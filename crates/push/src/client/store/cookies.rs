@@ -7,9 +7,10 @@ use super::PushStore;
 use super::sharing::is_shareable;
 use crate::client::later_cookies::LaterCookies;
 use crate::client::lifetime::has_heuristic_lifetime;
-use crate::client::matching::Mismatch;
+use crate::client::matching::{Mismatch, has_cookies_of};
 use crate::client::pushed::KeptPush;
 use crate::cookies::{cookies_of, name_of, pairs};
+use crate::wire::RequestHashes;
 
 impl PushStore {
     /// Notes the head of a response that the browser gets. It may change the cookies of later
@@ -33,6 +34,17 @@ impl LaterCookies {
             }
             result => result.is_ok(),
         }
+    }
+
+    /// Returns the hash of the cookies of a request that claims a push, unless they are known to be
+    /// those of a browser to which the promise belongs. A response for everyone serves any request,
+    /// and the promises of SPDY do not show their cookies.
+    pub(super) fn unfit_cookies(&self, kept: &KeptPush, asked: &RequestHead) -> Option<u32> {
+        let is_known = kept.has_own_fields
+            && (has_cookies_of(asked, &kept.request)
+                || self.may_join(kept, asked)
+                || self.lie_between(kept, asked));
+        (!is_known).then(|| RequestHashes::of(&asked.fields).cookie())
     }
 
     /// Decides whether a request without all cookies of a promise may join it. A cookie may hold

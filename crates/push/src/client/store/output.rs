@@ -45,6 +45,9 @@ pub enum Output {
         url: u32,
         /// True if the gateway does not know yet.
         tell_gateway: bool,
+        /// The hash of the cookies of the request that takes the push, unless they are known to be
+        /// those of a browser to which the promise belongs.
+        cookies: Option<u32>,
     },
     /// The reports so far are urgent.
     HurryReports,

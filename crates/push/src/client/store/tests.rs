@@ -192,6 +192,7 @@ fn response_that_must_not_wait_is_read_to_its_end() {
             fate: Fate::Cancelled,
             url,
             tell_gateway: true,
+            cookies: None,
         };
         assert_eq!(scene.outputs(), [expected, ended(id, 3)]);
         assert!(scene.store.is_empty());

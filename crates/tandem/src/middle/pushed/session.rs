@@ -162,13 +162,14 @@ impl SessionPushes {
                 fate,
                 url,
                 tell_gateway,
+                cookies,
             } => {
                 // A gateway in this process counts the fates by their reports.
                 if !self.is_gateway_local {
                     count(fate);
                 }
                 if tell_gateway {
-                    state.reports.push(fate, url);
+                    state.reports.push(fate, url, cookies);
                     if self.is_gateway_local {
                         // Each report costs nothing here, and the end of the process loses none.
                         state.reports.hurry();

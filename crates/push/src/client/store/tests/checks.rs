@@ -125,6 +125,7 @@ fn conditional_request_joins_a_document() {
             fate: Fate::Validated,
             url: url_hash(&request),
             tell_gateway: true,
+            cookies: None,
         };
         assert_eq!(outputs.contains(&validated), is_confirmed);
         scene.store.on_data(scene.now, id, Bytes::from("body"));

@@ -13,6 +13,7 @@ fn request_joins_an_arriving_push() {
         fate: Fate::Late,
         url: url_hash(&get("/a")),
         tell_gateway: true,
+        cookies: None,
     };
     assert_eq!(scene.outputs(), [late, Output::Raise(id)]);
     assert_eq!(scene.piece(id), Piece::Pending);
@@ -44,6 +45,7 @@ fn document_for_the_next_page_hurries_its_report() {
             fate: Fate::Used,
             url: url_hash(&get("/a")),
             tell_gateway: true,
+            cookies: None,
         };
         let hurries = is_next.then_some(Output::HurryReports);
         let expected: Vec<_> = [used].into_iter().chain(hurries).collect();
