@@ -96,6 +96,7 @@ mod stale_pages;
 mod static_urls;
 mod table;
 mod unknown_cookies;
+mod validators;
 mod viewed_page;
 mod visit_transfers;
 mod visitors;

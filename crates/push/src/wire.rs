@@ -8,6 +8,9 @@
 //!                     tandem-crossed: 1                in place of a response, which is a push
 //!  client ─▶ gateway  POST http://push.tandem.invalid/ the session's companion
 //!                     tandem-checks: 1                 in its head: promises of HEAD are taken
+//!                     tandem-conditional-checks: 1
+//!                                                      in its head: promises of conditional
+//!                                                      requests are taken
 //!                     tandem-crossings: 1              in its head: pushes may answer requests
 //!                                                      that cross their promises
 //!                     tandem-second-crossings: 1       in its head: several requests to one push
@@ -19,7 +22,8 @@
 //! ```
 //!
 //! The treatment of a page says whether the gateway pushes resources for it. A promise of HEAD
-//! announces the head of a resource without its body.
+//! announces the head of a resource without its body. A promise of a conditional request announces
+//! a 304, or the resource if the browser's copy is another version.
 //!
 //! The companion is one exchange that stays open while the session is in use. Its request body
 //! carries [`Report`]s of five or ten bytes. Its response carries the pushes of pages whose
@@ -41,7 +45,7 @@ mod url_hash;
 
 pub use companion::{
     ASKED_AGAIN_FIELD, CROSSED_FIELD, companion_request, is_companion, is_reserved, takes_checks,
-    takes_references, takes_second_references,
+    takes_conditional_checks, takes_references, takes_second_references,
 };
 pub use next_push::{NEXT_PAGE_FIELD, NextPush};
 pub use opened::{MAX_OPENED_LIST, OPENED_FIELD, OpenedList};

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tandem_http::cache::validation::validates_copy;
 use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 
@@ -179,10 +180,17 @@ impl KeptPush {
         }
     }
 
-    /// Returns whether the push is a check: the head alone was promised, with HEAD. It can confirm
-    /// the browser's copy, and serves no other request.
+    /// Returns whether the push is a check: a promise of HEAD, or of a conditional request. It can
+    /// confirm the browser's copy, and serves no other request. A whole response to a conditional
+    /// request is a push as any other.
     pub(super) fn is_check(&self) -> bool {
-        self.request.method == Method::Head
+        let is_conditional = || {
+            let response = self.response.as_ref();
+            self.has_own_fields
+                && validates_copy(&self.request.fields)
+                && response.is_none_or(|response| response.head.status == 304)
+        };
+        self.request.method == Method::Head || is_conditional()
     }
 
     /// Returns whether the push is a document: in a frame, or at the end of a redirect. The browser

@@ -15,6 +15,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tandem_http::cache::validation::validates_copy;
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use super::documents::RequestedDocuments;
@@ -151,8 +152,8 @@ impl PushStore {
         // The head of an earlier push is as good as that of a check, so the check is not needed.
         let is_kept = has_room
             && match request.method {
-                Method::Get => true,
-                Method::Head => !replaced.is_some_and(|id| self.has_head(id)),
+                Method::Get if !validates_copy(&request.fields) => true,
+                Method::Get | Method::Head => !replaced.is_some_and(|id| self.has_head(id)),
                 _ => false,
             };
         if !is_kept && (self.limits.cancel_useless || self.pushes.len() >= MAX_PUSHES) {
@@ -201,7 +202,11 @@ impl PushStore {
         let (head, size) = (&arrived.head, size_of_fields(&arrived.head.fields));
         let kept = self.kept_mut(id);
         let is_repeated = kept.as_ref().is_some_and(|kept| kept.response.is_some());
-        let is_check = kept.as_ref().is_some_and(|kept| kept.is_check());
+        let was_check = kept.as_ref().is_some_and(|kept| kept.is_check());
+        let is_head = kept
+            .as_ref()
+            .is_some_and(|it| it.request.method == Method::Head);
+        let is_check = was_check && (is_head || head.status == 304);
         let is_too_old = kept.as_ref().is_some_and(|kept| kept.is_outdated(&arrived));
         let is_document = kept.is_some_and(|kept| kept.is_document());
         let phase = self.pushes.get(&id).map(|pushed| &pushed.phase);
@@ -234,6 +239,9 @@ impl PushStore {
         } else if is_check && is_awaited {
             self.end_check(now, id);
         } else if !self.confirm_joined(now, id) {
+            if was_check && is_awaited {
+                self.report_late(id);
+            }
             self.outputs.push_back(Output::WakeReader(id));
         }
     }

@@ -13,6 +13,7 @@ use crate::wire::{Report, ReportReader};
 pub(super) struct Companion {
     opening: Opening,
     takes_checks: bool,
+    takes_conditional_checks: bool,
     takes_references: bool,
     takes_second_references: bool,
     reader: ReportReader,
@@ -74,6 +75,16 @@ impl Companion {
     /// Returns whether the client takes promises of HEAD.
     pub(super) const fn takes_checks(&self) -> bool {
         self.takes_checks
+    }
+
+    /// Notes that the client takes promises of conditional requests.
+    pub(super) const fn allow_conditional_checks(&mut self) {
+        self.takes_conditional_checks = true;
+    }
+
+    /// Returns whether the client takes promises of conditional requests.
+    pub(super) const fn takes_conditional_checks(&self) -> bool {
+        self.takes_conditional_checks
     }
 
     /// Notes that the client gives a push to a request that is answered with a reference to it.

@@ -5,7 +5,8 @@
 //! that lifetime or a shorter one are too old as well, and the browser will validate them. The
 //! gateway promises their heads at once, with HEAD. The browser's conditional requests then wait
 //! for them at the client instead of crossing the path. The gateway then requests the heads and
-//! sends each as a 304.
+//! sends each as a 304. If it knows the validator of a copy, the request is conditional instead.
+//! The response of another version then becomes a push (see `validators`).
 //!
 //! A check takes the place of the browser's own request. Resources with an unknown lifetime are not
 //! checked. Those of another site are checked only if the page names their host, or has caused a
@@ -28,13 +29,14 @@ use super::returning::CachedCopy;
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
 use super::unknown_cookies::CookieKnowledge;
+use super::validators::confirm;
 use super::visitors::visited_site;
 use crate::client::not_modified;
 use crate::fetch_standard::is_through_worker;
 use crate::response_rules::{CopyLifetime, KeptCopy, Reuse, may_be_pushed};
 use crate::site::site_of;
 use crate::url;
-use crate::wire::NEXT_PAGE_FIELD;
+use crate::wire::{NEXT_PAGE_FIELD, url_hash};
 
 /// The fraction of a lifetime (1/8) by which a copy may seem younger than it is. The clocks of
 /// origins differ a little, and a load takes some time.
@@ -199,13 +201,13 @@ impl Gateway {
         let Some(mut request) = page.request_for(need, own_origin_only) else {
             return;
         };
-        request.method = Method::Head;
         if self.is_outdated(id, &request) || !self.add_hints(id, need, &mut request) {
             return;
         }
         let target = PushTarget::of(need.url.as_str().into(), &request);
+        let is_conditional = self.make_check(id, target.hash, &mut request);
         if self.requested.contains(&target.hash)
-            || self.cache.is_uncheckable(target.hash)
+            || (!is_conditional && self.cache.is_uncheckable(target.hash))
             || self.workers.may_answer(target.hash)
             || self.refusals.concern(&need.url)
             || self.unreported.len() >= self.config.unreported
@@ -230,6 +232,50 @@ impl Gateway {
         if let Some(push) = self.unreported.get_mut(&target.hash) {
             push.superseded = superseded;
         }
+    }
+
+    /// Makes a request one for a check: conditional if the validator of the copy is known, and HEAD
+    /// otherwise. Returns whether it is conditional.
+    fn make_check(&self, id: PageId, hash: u32, request: &mut RequestHead) -> bool {
+        let takes_conditions = self.companion.takes_conditional_checks();
+        let page = self.pages.get(id).filter(|_| takes_conditions);
+        let page = page.map(|page| url_hash(page.request()));
+        let condition = page.and_then(|page| self.validators.condition(hash, request, page));
+        let Some(condition) = condition else {
+            request.method = Method::Head;
+            return false;
+        };
+        request.fields.push(condition.name, &*condition.value);
+        true
+    }
+
+    /// Returns whether the response to a conditional check is another version than that of the
+    /// browser. The response then becomes a push of the resource, under the rules of all pushes.
+    pub(super) fn brings_other_version(&mut self, id: FetchId, head: &mut ResponseHead) -> bool {
+        let Some(fetch) = self.fetches.get_mut(id) else {
+            return false;
+        };
+        let request = fetch.request.as_ref();
+        let Some(request) = request.filter(|it| it.method == Method::Get) else {
+            return false;
+        };
+        let is_confirmed = confirm(request, head);
+        if head.status == 304 {
+            return false;
+        }
+        fetch.is_check = false;
+        fetch.validates = is_confirmed;
+        let hash = fetch.target.hash;
+        if head.status != 200 {
+            self.cache.note_uncheckable(hash);
+            self.validators.bar(hash);
+        }
+        if let Some(push) = self.unreported.get_mut(&hash)
+            && push.fetch == id
+        {
+            push.is_check = false;
+        }
+        true
     }
 
     /// Lets a check take the place of a held fetch of the same resource. Returns whether the client
@@ -270,15 +316,12 @@ impl Gateway {
             return;
         };
         let (id, is_check) = (push.fetch, push.is_check);
-        let Some(fetch) = self.fetches.get(id) else {
-            return;
-        };
-        let has_begun = !fetch.phase.is_waiting();
-        if is_check && has_begun && !is_conditional {
-            // The browser has no copy.
-            self.note_useless_check(hash);
-        } else if !has_begun && !fetch.requested {
-            self.withdraw_promise(id);
+        let waiting = self.fetches.get(id).filter(|it| it.phase.is_waiting());
+        match waiting.map(|fetch| fetch.requested) {
+            // The browser has no copy. Its report on the check may still be on its way.
+            None if is_check && !is_conditional => self.note_useless_check(hash),
+            Some(false) => self.withdraw_promise(id),
+            _ => {}
         }
     }
 
@@ -304,6 +347,10 @@ impl Gateway {
         head: &mut ResponseHead,
     ) -> Result<Order, PushError> {
         let has_validator = head.fields.contains("etag") || head.fields.contains("last-modified");
+        if head.status == 304 {
+            // It describes the response that HEAD would bring.
+            head.status = 200;
+        }
         let is_right = head.status == 200 && has_validator && may_be_pushed(head);
         let Some(fetch) = self.fetches.get_mut(id).filter(|_| is_right) else {
             self.fail_check(now, id);
@@ -319,9 +366,10 @@ impl Gateway {
         {
             push.copy = copy;
         }
-        if let Some(request) = fetch.request.take()
+        if let Some(mut request) = fetch.request.take()
             && !head.fields.contains("set-cookie")
         {
+            request.method = Method::Head;
             let begun = RepeatablePush {
                 fetch: id,
                 hash,
@@ -343,6 +391,7 @@ impl Gateway {
     fn fail_check(&mut self, now: Instant, id: FetchId) {
         if let Some(fetch) = self.fetches.get(id) {
             self.cache.note_uncheckable(fetch.target.hash);
+            self.validators.bar(fetch.target.hash);
         }
         self.fail_fetch(now, id);
     }
@@ -350,6 +399,7 @@ impl Gateway {
     /// Handles a check that has confirmed no copy. Its URL is not checked again.
     pub(super) fn note_useless_check(&mut self, hash: u32) {
         self.cache.note_uncheckable(hash);
+        self.validators.bar(hash);
         if let Some(push) = self.unreported.remove(&hash) {
             self.counts.cancelled += u64::from(!push.is_next);
             self.count_waste(&push);

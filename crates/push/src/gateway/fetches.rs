@@ -97,7 +97,7 @@ impl Gateway {
             self.fail_fetch(now, id);
             return Err(PushError::Forbidden);
         }
-        if fetch.is_check {
+        if fetch.is_check && !self.brings_other_version(id, head) {
             return self.pass_check(now, id, head);
         }
         let Some(delivery) = self.admit(now, id, head, changes_cookies) else {
@@ -203,6 +203,10 @@ impl Gateway {
         };
         fetch.reported = delivery != Delivery::Withheld;
         let copy = KeptCopy::of(head, unix_time).filter(|_| is_kept);
+        if let Some(request) = &fetch.request {
+            self.validators
+                .note(fetch.target.hash, request, head, false);
+        }
         let page = self.pages.get(fetch.page);
         let document = page.map_or(&*fetch.target.url, Page::document_url);
         let site = SiteNumber::of_authority(authority(document));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tandem_http::cache::validation::validates_copy;
 use tandem_http::{Method, RequestHead};
 use tandem_preload::{Kind, Need};
 
@@ -289,7 +290,7 @@ impl Gateway {
         target: PushTarget,
         request: RequestHead,
     ) -> Option<FetchId> {
-        let is_check = request.method == Method::Head;
+        let is_check = request.method == Method::Head || validates_copy(&request.fields);
         self.remember(id, need);
         let page = self.pages.get_mut(id)?;
         page.know(&need.url);

@@ -24,6 +24,14 @@ impl Gateway {
         true
     }
 
+    /// Lets checks be conditional requests, since the client takes their promises. A client in the
+    /// same process makes its requests itself, and its checks are HEAD requests.
+    pub const fn allow_conditional_checks(&mut self) {
+        if !self.config.audience.is_in_one_process() {
+            self.companion.allow_conditional_checks();
+        }
+    }
+
     /// Takes bytes of the companion's body.
     pub fn handle_reports(
         &mut self,
@@ -125,7 +133,10 @@ impl Gateway {
                     self.likely.note(false);
                 }
                 match push.is_check {
-                    true => self.cache.note_uncheckable(hash),
+                    true => {
+                        self.cache.note_uncheckable(hash);
+                        self.validators.bar(hash);
+                    }
                     false => self.cache.note_refusal(hash),
                 }
             }

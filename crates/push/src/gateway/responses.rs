@@ -266,6 +266,10 @@ impl Gateway {
         let (request, hash) = (answer.request, answer.hash);
         self.note_status(now, &request.authority, head.status);
         self.note_asked_hints(request, head);
+        if is_navigation(request) {
+            self.validators.note_page(hash, request);
+        }
+        self.validators.note(hash, request, head, true);
         self.note_signs(request, hash, head);
         if head.fields.contains("set-cookie") {
             self.hosts.note_set_cookie(&request.authority);
@@ -468,6 +472,7 @@ impl Gateway {
             return;
         }
         self.cache.clear();
+        self.validators.bar_all();
         if let Some(visits) = &self.visits {
             visits.lock().forget_copies();
         }

@@ -31,6 +31,7 @@ use super::refusals::Refusals;
 use super::repeats::Repeats;
 use super::session_cookies::SessionCookies;
 use super::table::{FetchId, PageId, ResponseId, Table};
+use super::validators::Validators;
 use super::viewed_page::NextPages;
 use super::visitors::Visitors;
 use super::visits::Visits;
@@ -129,6 +130,7 @@ pub struct Gateway {
     pub(super) queue: FetchQueue,
     pub(super) cache: ClientCache,
     pub(super) visitors: Visitors,
+    pub(super) validators: Validators,
     /// The visits of the user, if the session has only one.
     pub(super) visits: Option<Visits>,
     /// The policies of documents for their resources.
@@ -201,6 +203,7 @@ impl Gateway {
             queue: FetchQueue::new(config.first_fetches, config.fetches),
             cache: ClientCache::default(),
             visitors: Visitors::default(),
+            validators: Validators::default(),
             visits: config.audience.remembers_visits().then(Visits::default),
             content_policies: ContentPolicies::default(),
             cookies: SessionCookies::new(config.audience),

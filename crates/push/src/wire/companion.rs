@@ -13,6 +13,9 @@ const RESERVED: &str = "tandem.invalid";
 /// The field of a companion whose client takes promises of HEAD.
 const CHECKS_FIELD: &str = "tandem-checks";
 
+/// The field of a companion whose client takes promises of conditional requests.
+const CONDITIONAL_CHECKS_FIELD: &str = "tandem-conditional-checks";
+
 /// The field of a companion whose client takes references to pushes.
 const CROSSINGS_FIELD: &str = "tandem-crossings";
 
@@ -27,7 +30,8 @@ pub const ASKED_AGAIN_FIELD: &str = "tandem-asked-again";
 pub const CROSSED_FIELD: &str = "tandem-crossed";
 
 /// Returns the request that opens a companion. If `takes_checks` is true, the client takes promises
-/// of HEAD, and the session's protocol can carry them. It takes the pushes of `next` too.
+/// of HEAD and of conditional requests, and the session's protocol can carry them. It takes the
+/// pushes of `next` too.
 pub fn companion_request(takes_checks: bool, next: NextPush) -> RequestHead {
     let mut request = RequestHead {
         method: Method::Post,
@@ -35,6 +39,7 @@ pub fn companion_request(takes_checks: bool, next: NextPush) -> RequestHead {
     };
     if takes_checks {
         request.fields.push(CHECKS_FIELD, "1");
+        request.fields.push(CONDITIONAL_CHECKS_FIELD, "1");
     }
     request.fields.push(CROSSINGS_FIELD, "1");
     request.fields.push(SECOND_CROSSINGS_FIELD, "1");
@@ -57,6 +62,11 @@ pub fn takes_second_references(companion: &RequestHead) -> bool {
 /// Returns whether the client of a companion takes promises of HEAD.
 pub fn takes_checks(companion: &RequestHead) -> bool {
     companion.fields.get(CHECKS_FIELD) == Some(b"1")
+}
+
+/// Returns whether the client of a companion takes promises of conditional requests.
+pub fn takes_conditional_checks(companion: &RequestHead) -> bool {
+    companion.fields.get(CONDITIONAL_CHECKS_FIELD) == Some(b"1")
 }
 
 /// Returns whether a request opens a companion.

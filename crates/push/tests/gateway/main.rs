@@ -7,6 +7,7 @@ mod changed_cookies;
 mod checks;
 mod client;
 mod client_hints;
+mod conditional_checks;
 mod content_policies;
 mod cookies;
 mod copies;

@@ -458,6 +458,13 @@ impl Pair {
         };
         head.fields
             .push("content-length", page.body.len().to_string());
+        let condition = request.fields.get("if-none-match");
+        if let (Asker::Fetch(id), Some(_)) = (asker, condition)
+            && condition == head.fields.get("etag")
+        {
+            head.status = 304;
+            return self.pass_push(id, &url, head, "");
+        }
         match asker {
             Asker::Response(id) => self.pass_response(id, &url, head, &page),
             Asker::Fetch(id) if request.method == Method::Head => {

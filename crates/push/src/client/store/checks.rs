@@ -3,7 +3,8 @@
 //!
 //! A check is a promise of HEAD. A conditional request waits for the head of the check, which the
 //! gateway has requested already. If the head does not confirm the copy, the request goes to the
-//! gateway.
+//! gateway. A promise of a conditional request is a check too. Its response may be whole, and then
+//! answers the request.
 
 use std::time::Instant;
 
@@ -60,6 +61,26 @@ impl PushStore {
             push: id,
             is_complete: true,
         })
+    }
+
+    /// Reports that a request has joined a check whose response is whole. Until its head came, the
+    /// request might have gone to the gateway.
+    pub(super) fn report_late(&mut self, id: PushId) {
+        let Some(pushed) = self.pushes.get_mut(&id) else {
+            return;
+        };
+        let cookies = match &pushed.phase {
+            Phase::Claimed(kept, reader) => self.later_cookies.unfit_cookies(kept, &reader.request),
+            _ => return,
+        };
+        pushed.reported = Some(Fate::Late);
+        let url = pushed.url;
+        self.outputs.push_back(Output::Became {
+            fate: Fate::Late,
+            url,
+            tell_gateway: true,
+            cookies,
+        });
     }
 
     /// Drops a check that cannot answer the request for its resource.

@@ -7,7 +7,9 @@ use std::task::{Context, Poll, ready};
 
 use tandem_http::ResponseHead;
 use tandem_push::gateway::PromiseStream;
-use tandem_push::wire::{NextPush, takes_checks, takes_references, takes_second_references};
+use tandem_push::wire::{
+    NextPush, takes_checks, takes_conditional_checks, takes_references, takes_second_references,
+};
 
 use super::ExchangeContext;
 use super::fetch::Fetch;
@@ -36,6 +38,9 @@ impl Companion {
         }
         let next = NextPush::of_companion(&exchange.request);
         session.handle(|machine| machine.allow_next_pages(next));
+        if takes_conditional_checks(&exchange.request) {
+            session.handle(|machine| machine.allow_conditional_checks());
+        }
         if takes_references(&exchange.request) {
             session.handle(|machine| machine.allow_references());
         }
