@@ -184,7 +184,7 @@ impl Gateway {
             return true;
         }
         let has_old_copies = self.visitors.age(&site).is_some();
-        let is_kept = has_old_copies && self.copies.contain(fetch.target.hash);
+        let is_kept = fetch.validates || (has_old_copies && self.copies.contain(fetch.target.hash));
         let known_since = page.known_resources.of(fetch.target.hash);
         if is_kept || !hold.admit(known_since, fetch) {
             fetch.phase.hold();
@@ -485,7 +485,8 @@ impl Gateway {
         hold.add_claim(trust, age, has_cookies);
         let released = self.take_released(&mut hold, |hold, fetch| {
             let hash = fetch.target.hash;
-            let is_kept = has_old_copies && self.copies.contain(hash);
+            // The browser sends a conditional request for a copy that the session has brought.
+            let is_kept = fetch.validates || (has_old_copies && self.copies.contain(hash));
             !is_kept && hold.admit(known.of(hash), fetch)
         });
         if let Some(page) = self.pages.get_mut(id) {

@@ -122,3 +122,21 @@ fn check_that_answers_no_request_is_made_once() {
         pair.take_asked();
     }
 }
+
+/// The client lets conditional requests pass promises of bodies.
+#[test]
+fn claim_begins_no_fetch_of_an_old_copy() {
+    const OTHER: &str = "http://a.test/other.png";
+    let tags = page("text/html", "<img src=other.png><img src=always.png>");
+    let other = page("image/png", "other").with("cache-control", "max-age=600");
+    let pages = [(PAGE, tags), (IMAGE, image("1")), (OTHER, other)];
+    let mut pair = Pair::new(&pages).with_client(true);
+    pair.browse_for(LOADED, IMAGE, &[("referer", PAGE), OWN]);
+    pair.browse_for(LOADED, PAGE, VISIT);
+    pair.take_asked();
+    let (_, asked) = pair.get(OTHER, &[("referer", PAGE), OWN]);
+    assert_eq!(asked, [OTHER], "the fetch of the old copy waits");
+    let (reply, asked) = pair.get(IMAGE, COPY);
+    assert_eq!(asked, [IMAGE]);
+    assert!(!reply.is_pushed);
+}
