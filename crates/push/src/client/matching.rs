@@ -29,6 +29,7 @@ enum FieldRule {
     /// A request that wants one format, or a document, must have the gateway's value.
     Accept,
     /// Both requests must come from the same origin by CORS, or any origin may read the response.
+    /// If the response depends on the field, both must have it or lack it.
     Origin,
     /// The page that caused the gateway's request must be of the same origin, and of the target's
     /// own origin for a request from there. A response to a request that names no page serves only
@@ -205,6 +206,10 @@ impl PushFacts<'_> {
         if !is_open && !theirs.has_same_origin(ours, &target) {
             return Err(Mismatch::Origin);
         }
+        // Browsers differ in `Origin` of requests by CORS to the same origin.
+        if !theirs.names_same_origin(ours) && self.head.is_some_and(depends_on_origin) {
+            return Err(Mismatch::Origin);
+        }
         // Another implementation of a gateway may leave the field out of its promise.
         let names_page = theirs.names_page() || self.hashes.is_some();
         if names_page && !theirs.fits_referrer(ours, &target) {
@@ -270,6 +275,13 @@ impl PushFacts<'_> {
         let mut names = vary::names(&head.fields);
         names.all(is_equal).then_some(()).ok_or(Mismatch::Vary)
     }
+}
+
+/// Returns whether a response depends on the `Origin` of its request: `Vary` says so, or the
+/// response names an origin that may read it.
+fn depends_on_origin(head: &ResponseHead) -> bool {
+    let allowed = head.fields.get("access-control-allow-origin");
+    vary::depends_on(&head.fields, "origin") || allowed.is_some_and(|origin| origin != b"*")
 }
 
 /// Returns whether a request has all cookies of a promise. The gateway may hold the fetch of the

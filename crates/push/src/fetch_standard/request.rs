@@ -89,7 +89,8 @@ pub fn request_for(
         }
         fields.push(REQUESTED_WITH, XML_HTTP_REQUEST);
     }
-    if !same_origin && (need.by_cors || need.anonymous) {
+    let is_cors = need.by_cors || need.anonymous;
+    if is_cors && (!same_origin || names_own_origin(need, page.request)) {
         // Fetch standard, section 3.1, "append a request `Origin` header", for the mode `cors`,
         // with credentials or without.
         fields.push("origin", format!("{document_scheme}://{document_host}"));
@@ -118,6 +119,17 @@ pub fn request_for(
         fields,
         ..RequestHead::get(Scheme::parse(scheme.as_bytes())?, authority, path)
     })
+}
+
+/// Returns whether the browser names the origin of the document in a request to the same origin by
+/// CORS. The standard leaves `Origin` out. Chromium sends it with the requests of elements and style
+/// sheets, and without those of `fetch` and `XMLHttpRequest`. Firefox never does.
+fn names_own_origin(need: &Need, page: &RequestHead) -> bool {
+    let is_of_element = matches!(
+        need.kind,
+        Kind::Style | Kind::Script | Kind::Image | Kind::Font
+    );
+    is_of_element && is_by(page, b"Chrome/")
 }
 
 /// Returns whether a browser sends metadata with a request to an origin: whether its URL is

@@ -125,6 +125,11 @@ impl RequestHashes {
         cross_origin(self.origin) == cross_origin(other.origin)
     }
 
+    /// Returns whether both requests had the same origin in `Origin`, or none.
+    pub const fn names_same_origin(self, other: Self) -> bool {
+        self.origin == other.origin
+    }
+
     /// Returns whether the response to this request may serve `other` as far as `Referer` decides.
     /// Both must name the same origin, or this one must name `target`, the origin of the URL. This
     /// one may also name a page if `other` names none, but not the reverse: origins answer links of
@@ -318,7 +323,9 @@ mod tests {
         assert!(!here.has_same_origin(there, target));
         assert!(!here.has_same_origin(none, target));
         assert!(!none.has_same_origin(here, target));
-        assert!(of(&[("origin", target)]).has_same_origin(none, target));
+        let own = of(&[("origin", target)]);
+        assert!(own.has_same_origin(none, target) && own.names_same_origin(own));
+        assert!(!own.names_same_origin(none) && !here.names_same_origin(there));
     }
 
     #[test]

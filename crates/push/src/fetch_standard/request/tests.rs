@@ -209,10 +209,25 @@ fn request_by_cors_names_the_origin() {
     font.anonymous = true;
     let made = request(&font, "http://a/page", false);
     assert_eq!(text(&made, "origin"), Some("http://a"));
-    font.url = "http://a/x.woff2".to_owned();
-    let made = request(&font, "http://a/page", false);
-    assert_eq!(text(&made, "origin"), None, "same origin");
-    assert_eq!(text(&made, "cookie"), Some("a=b"));
+}
+
+#[test]
+fn chromium_names_the_origin_to_the_same_origin() {
+    for (agent, kind, by_cors, expected) in [
+        (CHROME, Kind::Font, true, Some("http://a")),
+        (CHROME, Kind::Script, true, Some("http://a")),
+        (CHROME, Kind::Script, false, None),
+        (CHROME, Kind::Fetch, true, None),
+        (FIREFOX, Kind::Font, true, None),
+        (FIREFOX, Kind::Script, true, None),
+    ] {
+        let page = browser_request("http://a/page", agent);
+        let mut part = need("http://a/x", kind);
+        (part.by_cors, part.anonymous) = (by_cors, false);
+        let made = request_for(&part, &client(&page, "http://a/page"), None).unwrap();
+        assert_eq!(text(&made, "origin"), expected, "{agent} {kind:?}");
+        assert_eq!(text(&made, "cookie"), Some("a=b"));
+    }
 }
 
 #[test]
