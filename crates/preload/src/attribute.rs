@@ -30,6 +30,7 @@ names! {
     Background b"background",
     Called b"name",
     Content b"content",
+    Credentialless b"credentialless",
     Crossorigin b"crossorigin",
     Data b"data",
     Default b"default",

@@ -134,13 +134,14 @@ pub(super) fn width(attributes: &Attributes) -> Option<f32> {
 
 /// A sandboxed frame has an origin of its own unless the attribute lists `allow-same-origin`
 /// (HTML standard, "sandboxed origin browsing context flag"). Its requests differ from those of
-/// other documents at its URL, so it is no need.
+/// other documents at its URL, so it is no need. With `credentialless`, they have other cookies.
 pub(super) fn frame(attributes: &Attributes, sink: &mut Sink) {
     let sandbox = attributes.text(Name::Sandbox);
     let mut flags = sandbox.split_ascii_whitespace();
     let keeps_origin = flags.any(|flag| flag.eq_ignore_ascii_case("allow-same-origin"));
     let is_sandboxed = attributes.has(Name::Sandbox) && !keeps_origin;
-    if attributes.has(Name::Srcdoc) || is_sandboxed {
+    let has_own_requests = is_sandboxed || attributes.has(Name::Credentialless);
+    if attributes.has(Name::Srcdoc) || has_own_requests {
         return;
     }
     let lazy = attributes.is(Name::Loading, "lazy");

@@ -189,6 +189,7 @@ fn other_elements() {
     page("<iframe src=f.html></iframe>", &["3 Document /news/f.html"]);
     page(
         "<iframe sandbox src=f.html></iframe><iframe src=g.html sandbox='allow-scripts'></iframe>\
+         <iframe credentialless src=i.html></iframe>\
          <iframe src=h.html sandbox='allow-scripts Allow-Same-Origin'></iframe>",
         &["3 Document /news/h.html"],
     );
