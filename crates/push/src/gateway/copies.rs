@@ -32,8 +32,9 @@ use super::unknown_cookies::CookieKnowledge;
 use super::validators::confirm;
 use super::visitors::visited_site;
 use crate::client::not_modified;
+use crate::cookies::{CookieChanges, cookies_of};
 use crate::fetch_standard::is_through_worker;
-use crate::response_rules::{CopyLifetime, KeptCopy, Reuse, may_be_pushed};
+use crate::response_rules::{CopyLifetime, KeptCopy, Reuse, is_redirect, may_be_pushed};
 use crate::site::site_of;
 use crate::url;
 use crate::wire::{NEXT_PAGE_FIELD, url_hash};
@@ -208,6 +209,7 @@ impl Gateway {
         let is_conditional = self.make_check(id, target.hash, &mut request);
         if self.requested.contains(&target.hash)
             || (!is_conditional && self.cache.is_uncheckable(target.hash))
+            || self.validators.is_of_former_user(target.hash)
             || self.workers.may_answer(target.hash)
             || self.refusals.concern(&need.url)
             || self.unreported.len() >= self.config.unreported
@@ -231,6 +233,19 @@ impl Gateway {
         }
         if let Some(push) = self.unreported.get_mut(&target.hash) {
             push.superseded = superseded;
+        }
+    }
+
+    /// Notes a response that changes cookies as a login does: a redirect, or the response to a form.
+    pub(super) fn note_login(&mut self, now: Instant, request: &RequestHead, head: &ResponseHead) {
+        let may_be_login = request.method != Method::Get || is_redirect(head);
+        if !may_be_login || !head.fields.contains("set-cookie") {
+            return;
+        }
+        let changes = CookieChanges::of(request, head, self.clock.unix_time(now));
+        if changes.is_none_or(|changes| changes.alter(&cookies_of(&request.fields))) {
+            self.validators
+                .note_other_user(&site_of(&request.authority));
         }
     }
 

@@ -253,6 +253,7 @@ impl Gateway {
 
     /// Handles the head of a response to a request with another method than GET.
     fn note_head_of_change(&mut self, now: Instant, request: &RequestHead, head: &ResponseHead) {
+        self.note_login(now, request, head);
         if !self.config.audience.applies_policies() {
             self.note_other_head(now, request, head);
         } else if let Some(url) = request_url(request) {
@@ -270,6 +271,7 @@ impl Gateway {
             self.validators.note_page(hash, request);
         }
         self.validators.note(hash, request, head, true);
+        self.note_login(now, request, head);
         self.note_signs(request, hash, head);
         if head.fields.contains("set-cookie") {
             self.hosts.note_set_cookie(&request.authority);

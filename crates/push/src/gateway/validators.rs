@@ -8,6 +8,10 @@
 //! session. A request therefore carries a validator only if it has the cookies of the request whose
 //! response had that validator. Without cookies, the request for the page must have named the
 //! validator that the page had last: the same window has then requested the page before.
+//!
+//! A redirect or the response to a form may change the cookies of a site, as a login does. The next
+//! user often gets other versions. Copies from before are then not checked until the browser has
+//! requested them again.
 
 use std::collections::HashMap;
 
@@ -15,7 +19,8 @@ use tandem_http::cache::validation::validates_copy;
 use tandem_http::{RequestHead, ResponseHead};
 
 use crate::response_rules::may_be_pushed;
-use crate::url::request_url;
+use crate::site::site_of;
+use crate::url::{authority, request_url};
 use crate::wire::RequestHashes;
 
 /// The largest number of URLs whose validators are known. A full table is cleared.
@@ -89,6 +94,8 @@ struct Known {
     /// True if a check with the condition was of no use, and the browser has named no validator
     /// since.
     is_barred: bool,
+    /// True if the user has probably changed since the response.
+    is_former: bool,
 }
 
 /// The validators of a session, by the hashes of URLs.
@@ -119,6 +126,7 @@ impl Validators {
             let known = self.get_mut(hash);
             if let Some(known) = known.filter(|known| is_named && known.condition.is_in(request)) {
                 known.is_barred = false;
+                known.is_former = false;
             }
             return;
         }
@@ -138,6 +146,7 @@ impl Validators {
             asked: RequestHashes::of(&request.fields),
             condition,
             is_barred: was_barred && !is_named,
+            is_former: false,
         };
         let tables = self.tables.get_or_insert_default();
         if tables.known.len() >= MAX_VALIDATORS && !tables.known.contains_key(&hash) {
@@ -179,6 +188,21 @@ impl Validators {
         if let Some(known) = self.get_mut(hash) {
             known.is_barred = true;
         }
+    }
+
+    /// Notes that the user of a site has probably changed.
+    pub(super) fn note_other_user(&mut self, site: &str) {
+        let tables = self.tables.iter_mut();
+        let known = tables.flat_map(|tables| tables.known.values_mut());
+        let of_site = known.filter(|known| site_of(authority(&known.url)) == site);
+        of_site.for_each(|known| known.is_former = true);
+    }
+
+    /// Returns whether the response of a URL was probably for another user than the next one. Its
+    /// copy is then not worth a check.
+    pub(super) fn is_of_former_user(&self, hash: u32) -> bool {
+        let known = self.tables.as_ref().and_then(|it| it.known.get(&hash));
+        known.is_some_and(|known| known.is_former)
     }
 
     /// Notes that the browser has lost its copies, or is another one. Its requests must name the
@@ -294,6 +318,23 @@ mod tests {
             assert!(value(&validators, &plain).is_some());
             validators.note(IMAGE, &plain, &head(200, fields), true);
             assert_eq!(value(&validators, &plain), None, "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn response_of_the_former_user_is_named_until_the_next() {
+        let plain = request("/i", &[("cookie", "a=1")]);
+        let tag = head(200, &[("etag", "\"1\"")]);
+        let named = request("/i", &[("if-none-match", "\"1\"")]);
+        for (asked, next) in [(&plain, &tag), (&named, &head(304, &[]))] {
+            let mut validators = Validators::default();
+            validators.note(IMAGE, &plain, &tag, true);
+            validators.note_other_user("other.test");
+            assert!(!validators.is_of_former_user(IMAGE));
+            validators.note_other_user("a.test");
+            assert!(validators.is_of_former_user(IMAGE));
+            validators.note(IMAGE, asked, next, true);
+            assert!(!validators.is_of_former_user(IMAGE));
         }
     }
 

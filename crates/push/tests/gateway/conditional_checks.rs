@@ -7,7 +7,7 @@ use tandem_http::Method;
 
 use crate::copies::{LOADED, PAGE};
 use crate::needs::Needs;
-use crate::origin::{Asked, Page, page};
+use crate::origin::{Asked, Page, page, redirect};
 use crate::pair::Pair;
 
 const IMAGE: &str = "http://a.test/always.png";
@@ -120,6 +120,27 @@ fn check_that_answers_no_request_is_made_once() {
         // The browser has lost its copy.
         pair.browse_for(LOADED, IMAGE, &[("referer", PAGE), OWN]);
         pair.take_asked();
+    }
+}
+
+/// The copies of the former user are other versions than those of the next one.
+#[test]
+fn login_ends_the_checks_of_earlier_copies() {
+    const LOGIN: &str = "http://a.test/login";
+    for (set_cookie, is_checked) in [("sid=dave", false), ("sid=carol", true)] {
+        let mut pair = after_visit();
+        let login = redirect(PAGE).with("set-cookie", set_cookie);
+        pair.serve(LOGIN, login);
+        pair.post(LOGIN, VISIT);
+        pair.run_for(LOADED);
+        pair.take_asked();
+        pair.browse_for(
+            LOADED,
+            PAGE,
+            &[("accept", "text/html"), ("cookie", set_cookie)],
+        );
+        let asked = pair.take_asked();
+        assert_eq!(of_image(&asked).len(), usize::from(is_checked));
     }
 }
 
