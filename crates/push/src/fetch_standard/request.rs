@@ -122,8 +122,8 @@ pub fn request_for(
 }
 
 /// Returns whether the browser names the origin of the document in a request to the same origin by
-/// CORS. The standard leaves `Origin` out. Chromium sends it with the requests of elements and style
-/// sheets, and without those of `fetch` and `XMLHttpRequest`. Firefox never does.
+/// CORS. The standard leaves `Origin` out. Chromium sends it with the requests of elements and
+/// style sheets, and not with those of `fetch` and `XMLHttpRequest`. Firefox never does.
 fn names_own_origin(need: &Need, page: &RequestHead) -> bool {
     let is_of_element = matches!(
         need.kind,

@@ -65,8 +65,10 @@ fn is_old(lifetime: CopyLifetime, age: Duration) -> bool {
 }
 
 impl Gateway {
-    /// Remembers the copies that the browser may have of the resources of a page.
-    pub(super) fn watch_copies(&mut self, id: PageId, mut copies: Vec<CachedCopy>) {
+    /// Remembers the copies that the browser may have of the resources of a page. If the page shows
+    /// a first visit (`is_first`), the copies that the session has brought are those of another
+    /// window or browser, until a request shows one.
+    pub(super) fn watch_copies(&mut self, id: PageId, mut copies: Vec<CachedCopy>, is_first: bool) {
         let Some(page) = self.pages.get(id) else {
             return;
         };
@@ -74,7 +76,8 @@ impl Gateway {
         if copies.is_empty() || self.config.audience.remembers_visits() {
             return;
         }
-        let copies = PageCopies::new(id, url::authority(page.document_url()), copies);
+        let mut copies = PageCopies::new(id, url::authority(page.document_url()), copies);
+        copies.is_first = is_first;
         if let Some(oldest) = self.copies.push(copies) {
             self.collect_page(oldest);
         }
@@ -160,7 +163,8 @@ impl Gateway {
     pub(super) fn check_copies(&mut self, gathers: bool) {
         let mut due = Vec::new();
         for copies in self.copies.iter_mut() {
-            let Some(page) = self.pages.get(copies.page) else {
+            let page = self.pages.get(copies.page);
+            let Some(page) = page.filter(|_| gathers || !copies.is_first) else {
                 continue;
             };
             let (cache, hosts, unreported) = (&self.cache, &self.hosts, &self.unreported);
@@ -236,7 +240,8 @@ impl Gateway {
         }
     }
 
-    /// Notes a response that changes cookies as a login does: a redirect, or the response to a form.
+    /// Notes a response that changes cookies as a login does: a redirect, or the response to a
+    /// form.
     pub(super) fn note_login(&mut self, now: Instant, request: &RequestHead, head: &ResponseHead) {
         let may_be_login = request.method != Method::Get || is_redirect(head);
         if !may_be_login || !head.fields.contains("set-cookie") {

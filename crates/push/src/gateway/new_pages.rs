@@ -14,7 +14,7 @@ use super::predictor::Learned;
 use super::returning::Returning;
 use super::session::Gateway;
 use super::table::{PageId, ResponseId};
-use super::visitors::has_no_sign;
+use super::visitors::{has_no_sign, is_first_visit};
 use crate::cookies::Cookies;
 use crate::fetch_standard::{
     has_metadata, is_navigation, is_of_tool, is_prefetch, is_repeatable, is_through_worker,
@@ -126,7 +126,8 @@ impl Gateway {
         if let Some(page) = self.pages.get_mut(page) {
             page.unkept = returning.unkept;
         }
-        self.watch_copies(page, returning.copies);
+        let is_first = is_first_visit(&request, head);
+        self.watch_copies(page, returning.copies, is_first);
         if self.is_visit(id) {
             self.begin_own_visit(page, head);
         }

@@ -33,6 +33,8 @@ pub(super) struct PageCopies {
     document: String,
     /// The copies that were not checked, with the hashes of their URLs.
     pub(super) unchecked: Vec<(u32, CachedCopy)>,
+    /// True if the page has shown a first visit.
+    pub(super) is_first: bool,
     /// The hosts of requests that the page caused.
     pub(super) hosts: HashSet<String>,
 }
@@ -47,6 +49,7 @@ impl PageCopies {
             site: site_of(document),
             document: document.to_owned(),
             unchecked: unchecked.collect(),
+            is_first: false,
             hosts: HashSet::new(),
         }
     }

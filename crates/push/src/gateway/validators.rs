@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn response_of_the_former_user_is_named_until_the_next() {
+    fn next_response_ends_that_of_the_former_user() {
         let plain = request("/i", &[("cookie", "a=1")]);
         let tag = head(200, &[("etag", "\"1\"")]);
         let named = request("/i", &[("if-none-match", "\"1\"")]);

@@ -123,6 +123,23 @@ fn check_that_answers_no_request_is_made_once() {
     }
 }
 
+/// A new window has none of the copies that the session has brought.
+#[test]
+fn first_visit_of_a_window_causes_no_check() {
+    for (set_cookie, is_checked) in [("sid=new", false), ("", true)] {
+        let mut pair = visit(pair());
+        let document = page("text/html", "").with("cache-control", "no-store");
+        let of_window = match set_cookie {
+            "" => document,
+            value => document.with("set-cookie", value),
+        };
+        pair.serve(PAGE, of_window);
+        pair.browse_for(LOADED, PAGE, &[("accept", "text/html")]);
+        let asked = of_image(&pair.take_asked());
+        assert_eq!(asked.len(), usize::from(is_checked), "{asked:?}");
+    }
+}
+
 /// The copies of the former user are other versions than those of the next one.
 #[test]
 fn login_ends_the_checks_of_earlier_copies() {
