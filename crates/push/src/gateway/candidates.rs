@@ -7,6 +7,7 @@ use tandem_predict::Candidate;
 use tandem_predict::auto::url::{Kind as ResourceKind, parts};
 use tandem_preload::{Kind, Need};
 
+use super::predictor::Predictor;
 use crate::scripts::DataFields;
 use crate::wire::url_hash_of;
 
@@ -59,4 +60,23 @@ pub(super) fn need_of(
         frame: None,
         has_nonce: false,
     })
+}
+
+/// Returns whether a URL is that of a document in a frame.
+pub(super) fn is_frame_document(predictor: &dyn Predictor, url: &str) -> bool {
+    let kind = ResourceKind::of_path(parts(url).path);
+    matches!(kind, ResourceKind::Page | ResourceKind::Open)
+        && matches!(predictor.data_fields(url), DataFields::Frame { .. })
+}
+
+/// Returns whether a response is data, as far as the predictor can tell. `media_kind` is the kind
+/// that its `Content-Type` shows.
+pub(super) fn is_data(
+    url: &str,
+    destination: Option<&str>,
+    media_kind: Option<ResourceKind>,
+) -> bool {
+    let of_destination = destination.and_then(ResourceKind::of_destination);
+    let kind = of_destination.or(media_kind);
+    kind.unwrap_or_else(|| ResourceKind::of_path(parts(url).path)) == ResourceKind::Data
 }

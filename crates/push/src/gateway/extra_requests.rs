@@ -10,6 +10,7 @@ use std::time::Instant;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::{Kind, Need};
 
+use super::document::Purpose;
 use super::fetch::{Fetch, PushStream};
 use super::fetch_phase::Released;
 use super::page::Page;
@@ -18,7 +19,7 @@ use super::predictor::Predictor;
 use super::session::Gateway;
 use super::table::{FetchId, PageId};
 use super::unknown_cookies::note_foreign_cookies;
-use crate::fetch_standard::is_by_cors;
+use crate::fetch_standard::{is_by_cors, is_navigation};
 use crate::url::authority;
 
 impl Gateway {
@@ -78,9 +79,13 @@ impl Gateway {
         if head.fields.contains("set-cookie") {
             self.hosts.note_set_cookie(authority(url));
         }
-        if let (Some(predictor), Some(request)) = (predictor.as_deref_mut(), &fetch.request) {
+        let is_part = !fetch.request.as_ref().is_some_and(is_navigation)
+            || matches!(fetch.purpose, Purpose::Frame(_));
+        if let (Some(predictor), Some(request)) = (predictor.as_deref_mut(), &fetch.request)
+            && is_part
+        {
             let page = self.pages.get(fetch.page).map(Page::document_url);
-            note_foreign_cookies(predictor, (url, request), head, page);
+            note_foreign_cookies(predictor, (url, request), head, page, false);
         }
         match (head.status, predictor) {
             (200, Some(predictor)) => predictor.note_found(url),

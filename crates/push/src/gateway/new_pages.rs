@@ -109,7 +109,9 @@ impl Gateway {
                 .take()
                 .or_else(|| learned.image_accept.take());
             page.asked_hosts = std::mem::take(&mut learned.hosts);
-            page.set_cookies(cookies.into_changes());
+            let changes = cookies.into_changes();
+            self.cookies.note_page(&url, &request, changes.as_ref());
+            page.set_cookies(changes);
             // A browser that shows no earlier visit is likely to be new. All its claims count.
             page.known_resources = match has_no_sign(&request) && !is_through_worker(&request) {
                 true => KnownResources::of_new_visit(std::mem::take(&mut learned.likely)),

@@ -16,6 +16,7 @@ use super::page_hold::Hold;
 use super::page_series::PageSeries;
 use super::predictor::Learned;
 use super::table::{FetchId, ResponseId};
+use crate::cookie_urls::CookieNeeds;
 use crate::cookies::{CookieChanges, cookies_of};
 use crate::fetch_standard::{self, ContentSecurity, ScriptFields, is_own_origin};
 use crate::referrers::SeenReferrers;
@@ -136,8 +137,8 @@ pub(super) struct Page {
     pub(super) fonts: Option<HashSet<u32>>,
     /// The hashes of the URLs whose pushes were of no use to other users.
     pub(super) useless: Vec<u32>,
-    /// The hashes of the URLs of other origins whose requests carry unknown cookies.
-    pub(super) with_cookies: HashSet<u32>,
+    /// The resources of other origins whose requests carry unknown cookies.
+    pub(super) with_cookies: CookieNeeds,
     /// True if the browser has left the page.
     pub(super) abandoned: bool,
     /// True if its promises are documents that may follow the page.
@@ -180,7 +181,7 @@ impl Page {
             series: PageSeries::default(),
             fonts: None,
             useless: Vec::new(),
-            with_cookies: HashSet::new(),
+            with_cookies: CookieNeeds::default(),
             abandoned: false,
             leads_on: false,
             fetches: 0,

@@ -13,12 +13,13 @@ use std::time::Duration;
 use tandem_http::cache::CacheControl;
 use tandem_http::message::content_length;
 use tandem_http::{RequestHead, ResponseHead};
-use tandem_predict::auto::url::{Kind as ResourceKind, parts};
+use tandem_predict::auto::url::Kind as ResourceKind;
 use tandem_predict::{Candidate, Exchange};
 use tandem_preload::{Kind, Need};
 
-use super::candidates::{known_for, need_of};
+use super::candidates::{is_data, is_frame_document, known_for, need_of};
 use super::named::{LEAST_SHARE, PossibleNeed, PossibleNeeds};
+use crate::cookie_urls::{CookieNeeds, CookieSenders};
 use crate::fetch_standard::{
     ScriptFields, has_null_origin, has_only_browser_fields, is_by_cors, is_foreign_to_referrer,
     is_framed, is_navigation, is_prefetch, is_through_worker, is_worker_script, wants_one_format,
@@ -139,13 +140,18 @@ pub trait Predictor {
     }
 
     /// Records that a browser's request for a URL carried cookies that its page's origin does not
-    /// get.
-    fn note_cookies(&mut self, _url: &str) {}
+    /// get. `page` is of this origin. See [`CookieUser`](crate::cookie_urls::CookieUser) for
+    /// `is_new`.
+    fn note_cookies(&mut self, _page: &str, _url: &str, _is_new: bool) {}
 
-    /// Returns whether browsers' requests for a URL carry such cookies. See
-    /// [`CookieUrls`](crate::cookie_urls::CookieUrls).
-    fn gets_cookies(&self, _url: &str) -> bool {
-        false
+    /// Returns the browsers whose requests for a URL carry such cookies.
+    fn cookie_senders(&self, _url: &str) -> CookieSenders {
+        CookieSenders::default()
+    }
+
+    /// Returns the resources that the pages of an origin request with such cookies.
+    fn cookie_needs(&self, _page: &str) -> CookieNeeds {
+        CookieNeeds::default()
     }
 
     /// Records the fields of a request for a URL with data.
@@ -241,8 +247,8 @@ pub(super) struct Learned {
     pub(super) possible: PossibleNeeds,
     /// The URL hashes of the resources whose pushes were of no use to other users.
     pub(super) useless: Vec<u32>,
-    /// The URL hashes of the resources of other origins whose requests carry cookies.
-    pub(super) with_cookies: HashSet<u32>,
+    /// The resources of other origins whose requests carry cookies.
+    pub(super) with_cookies: CookieNeeds,
     /// The `Accept` for images of other users with the same browser.
     pub(super) image_accept: Option<Arc<[u8]>>,
     /// The other hosts that pages of the origin have requested in the user's browser.
@@ -444,6 +450,7 @@ impl Learned {
         let resources = predictor.resources(page);
         let mut learned = Self {
             hosts: predictor.asked_hosts(browser, page),
+            with_cookies: predictor.cookie_needs(page),
             fonts: fonts_among(&resources, predictor, page),
             ..Self::default()
         };
@@ -505,9 +512,8 @@ impl Learned {
         if let Some(seen) = predictor.seen_referrers(&need.url) {
             self.referrers.insert(need.url.clone(), seen);
         }
-        if predictor.gets_cookies(&need.url) {
-            self.with_cookies.extend(url_hash_of(&need.url));
-        }
+        let senders = predictor.cookie_senders(&need.url);
+        self.with_cookies.add(&need.url, senders);
         Some(need)
     }
 
@@ -539,21 +545,6 @@ fn destination_of(request: &RequestHead) -> Option<Cow<'_, str>> {
         Some("empty") if is_through_worker(request) => Some(Cow::Borrowed("document")),
         _ => destination,
     }
-}
-
-/// Returns whether a URL is that of a document in a frame.
-fn is_frame_document(predictor: &dyn Predictor, url: &str) -> bool {
-    let kind = ResourceKind::of_path(parts(url).path);
-    matches!(kind, ResourceKind::Page | ResourceKind::Open)
-        && matches!(predictor.data_fields(url), DataFields::Frame { .. })
-}
-
-/// Returns whether a response is data, as far as the predictor can tell. `media_kind` is the kind
-/// that its `Content-Type` shows.
-fn is_data(url: &str, destination: Option<&str>, media_kind: Option<ResourceKind>) -> bool {
-    let of_destination = destination.and_then(ResourceKind::of_destination);
-    let kind = of_destination.or(media_kind);
-    kind.unwrap_or_else(|| ResourceKind::of_path(parts(url).path)) == ResourceKind::Data
 }
 
 /// Returns a candidate as a need with the referrer and the mode of earlier requests, unless its

@@ -203,11 +203,13 @@ impl Gateway {
                 let referrer = referrer.and_then(|referrer| std::str::from_utf8(referrer).ok());
                 self.note_transfer(hash, referrer, predictor);
             }
-            if takes_pushes && request.fields.contains("cookie") {
+            let is_part = !is_navigation(&request) || self.is_frame(now, &request);
+            if takes_pushes && is_part && request.fields.contains("cookie") {
                 let referrer = request.fields.get("referer");
                 let referrer = referrer.and_then(|referrer| std::str::from_utf8(referrer).ok());
                 let url = request_url(&request).unwrap_or_default();
-                note_foreign_cookies(predictor, (&url, &request), head, referrer);
+                let is_new = self.is_of_new_browser(now, &request, head);
+                note_foreign_cookies(predictor, (&url, &request), head, referrer, is_new);
             }
         }
         let answer = Answer {
@@ -324,6 +326,9 @@ impl Gateway {
             return (learned, returning);
         }
         learned.fonts = self.fonts_of(url, request, head, predictor);
+        if is_navigation(request) || may_name_resources(head) {
+            learned.with_cookies.extend(predictor.cookie_needs(url));
+        }
         learned.useless = predictor.useless_pushes(url);
         learned.image_accept = predictor.image_accept(request);
         if predictor.serves_one_user() && is_navigation(request) {

@@ -1,6 +1,5 @@
 //! The resources of a page that the browser of a returning visitor may have kept.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use tandem_predict::Candidate;
@@ -8,6 +7,7 @@ use tandem_preload::Need;
 
 use super::candidates::known_for;
 use super::predictor::{Learned, Predictor, known_need};
+use crate::cookie_urls::CookieNeeds;
 use crate::referrers::SeenReferrers;
 use crate::response_rules::CopyLifetime;
 use crate::scripts::DataFields;
@@ -29,8 +29,8 @@ pub(super) struct Returning {
     pub(super) copies: Vec<CachedCopy>,
     /// The hashes of the URLs that no cache keeps.
     pub(super) unkept: Vec<u32>,
-    /// The hashes of the URLs of other origins whose requests carry cookies.
-    pub(super) with_cookies: HashSet<u32>,
+    /// The resources of other origins whose requests carry cookies.
+    pub(super) with_cookies: CookieNeeds,
     /// The hashes of the URLs that earlier visits requested, and the times for which the predictor
     /// has known them.
     pub(super) known: Vec<(u32, Duration)>,
@@ -56,12 +56,14 @@ impl Returning {
         let resources = predictor.resources(page);
         let is_unkept = |candidate: &&Candidate| predictor.is_unkept(&candidate.url);
         let unkept = resources.iter().filter(is_unkept);
-        let gets_cookies = |candidate: &&Candidate| predictor.gets_cookies(&candidate.url);
-        let with_cookies = resources.iter().filter(gets_cookies);
+        let mut with_cookies = CookieNeeds::default();
+        for candidate in &resources {
+            with_cookies.add(&candidate.url, predictor.cookie_senders(&candidate.url));
+        }
         Self {
             copies: resources.iter().filter_map(copy).collect(),
             unkept: unkept.filter_map(|it| url_hash_of(&it.url)).collect(),
-            with_cookies: with_cookies.filter_map(|it| url_hash_of(&it.url)).collect(),
+            with_cookies,
             known: resources.iter().filter_map(known_for).collect(),
         }
     }

@@ -10,13 +10,14 @@ use super::changed_cookies::ChangedCookies;
 use super::cookie_hosts::CookieHosts;
 use super::page::Page;
 use super::table::ResponseId;
+use super::unknown_cookies::NewPages;
 use crate::cookies::{CookieChanges, CookieScope, Cookies, KnownPaths};
 
 /// The knowledge of a session about the cookies of its browser.
 pub(super) struct SessionCookies {
     audience: Audience,
     hosts: CookieHosts,
-    /// The cookies of the one user of the session, once responses have changed any.
+    /// The cookies of the session's browser, once responses have changed any.
     own: Option<Box<OwnCookies>>,
 }
 
@@ -27,6 +28,8 @@ struct OwnCookies {
     changed: ChangedCookies,
     /// The paths of cookies that responses have set.
     paths: KnownPaths,
+    /// The last pages that were requested without cookies.
+    new_pages: NewPages,
 }
 
 impl SessionCookies {
@@ -53,6 +56,25 @@ impl SessionCookies {
             Cookies::Unknown if !self.audience.follows_cookies() => Cookies::Unchanged,
             changes => changes,
         }
+    }
+
+    /// Notes the page at a URL, whose response makes these changes to cookies.
+    pub(super) fn note_page(
+        &mut self,
+        url: &str,
+        request: &RequestHead,
+        changes: Option<&CookieChanges>,
+    ) {
+        if self.own.is_some() || !request.fields.contains("cookie") {
+            let own = self.own.get_or_insert_default();
+            own.new_pages.note(url, request, changes);
+        }
+    }
+
+    /// Returns whether a new browser sends cookies that its page has not set.
+    pub(super) fn are_of_new_browser(&self, request: &RequestHead) -> bool {
+        let own = self.own.as_ref();
+        own.is_some_and(|own| own.new_pages.have_caused_others(request))
     }
 
     /// Notes that a part of a page sets cookies.

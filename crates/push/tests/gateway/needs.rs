@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use tandem_http::RequestHead;
 use tandem_predict::auto::url::{Kind, parts};
 use tandem_predict::{Candidate, Exchange};
-use tandem_push::cookie_urls::CookieUrls;
+use tandem_push::cookie_urls::{
+    CookieNeeds, CookieSenders, CookieUrl, CookieUrls, CookieUser, path_hash, without_query,
+};
 use tandem_push::gateway::{CopyLifetime, Predictor};
 use tandem_push::gone_urls::GoneTable;
 use tandem_push::known_redirects::KnownRedirects;
@@ -194,14 +196,26 @@ impl Predictor for Needs {
         self.gone.has(Instant::now(), number(url), MISSING_USERS)
     }
 
-    fn note_cookies(&mut self, url: &str) {
-        self.cookie_urls
-            .note(Instant::now(), number(url), self.user);
+    fn note_cookies(&mut self, page: &str, url: &str, is_new: bool) {
+        let by = CookieUser {
+            user: self.user,
+            is_new,
+        };
+        let number = number(without_query(url));
+        let hash = path_hash(url).expect("a URL");
+        let url = CookieUrl { number, hash };
+        self.cookie_urls.note(Instant::now(), origin(page), url, by);
     }
 
-    fn gets_cookies(&self, url: &str) -> bool {
+    fn cookie_senders(&self, url: &str) -> CookieSenders {
+        let number = number(without_query(url));
         self.cookie_urls
-            .has(Instant::now(), number(url), MISSING_USERS)
+            .senders(Instant::now(), number, MISSING_USERS)
+    }
+
+    fn cookie_needs(&self, page: &str) -> CookieNeeds {
+        self.cookie_urls
+            .of(Instant::now(), origin(page), MISSING_USERS)
     }
 
     fn image_accept(&self, _: &RequestHead) -> Option<Arc<[u8]>> {
@@ -383,6 +397,12 @@ fn candidate(url: &&str) -> Candidate {
         expected_size: 1000.0,
         known_for: Duration::ZERO,
     }
+}
+
+/// Returns the number of a URL's origin.
+fn origin(url: &str) -> u64 {
+    let parts: Vec<_> = url.split('/').take(3).collect();
+    number(&format!("{}/", parts.join("/")))
 }
 
 fn number(url: &str) -> u64 {

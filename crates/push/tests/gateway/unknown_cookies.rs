@@ -186,3 +186,109 @@ fn new_cookie_of_the_host_lets_resources_wait_again() {
     let asked = pair.load(PAGE, BACK);
     assert!(has(&asked, OWN) && !has(&asked, FAR), "{asked:?}");
 }
+
+/// The URLs of a counter at the visits of three users, and at the next one.
+const COUNTERS: [&str; 4] = [
+    "http://img.a.example/c.gif?1",
+    "http://img.a.example/c.gif?2",
+    "http://img.a.example/c.gif?3",
+    "http://img.a.example/c.gif?4",
+];
+
+/// Returns a page that names the counter of a visit.
+fn counting(visit: usize) -> Page {
+    let url = COUNTERS[visit];
+    let body = format!("<img src={url}><img src=own.png>");
+    page("text/html", &body).with("set-cookie", "site=1; Domain=a.example")
+}
+
+/// Returns a pair after the visits of three users. They have requested their counters with these
+/// cookies, after a page with these fields. A site to which browsers return is known to the session.
+fn counted(counter: &Page, fields: &[(&str, &str)], cookie: &str) -> Pair {
+    let mut needs = Needs::of_page(PAGE, vec![]);
+    let pair_of = |mut needs: Needs, visit: usize| {
+        needs.user = visit as u64;
+        let pages = [
+            (PAGE, counting(visit)),
+            (OWN, fresh_image()),
+            (COUNTERS[visit], counter.clone()),
+        ];
+        let mut pair = Pair::new(&pages);
+        pair.predictor = Some(needs);
+        if fields == BACK {
+            pair.begin_visit("www.a.example");
+        }
+        pair
+    };
+    for visit in 0..3 {
+        let mut pair = pair_of(needs, visit);
+        pair.load(PAGE, fields);
+        // Other origins get the origin of the page only.
+        let referrer = ("referer", "http://www.a.example/");
+        let cookie = ("cookie", cookie);
+        pair.load(COUNTERS[visit], &[("accept", "*/*"), referrer, cookie]);
+        needs = pair.predictor.take().expect("the scene has a predictor");
+    }
+    pair_of(needs, 3)
+}
+
+/// The predictor knows no response that must not be stored.
+#[test]
+fn counter_of_a_page_waits_for_its_cookies() {
+    let pixel = image().with("cache-control", "no-store");
+    let mut pair = counted(&pixel, BACK, "far=1");
+    let asked = pair.load(PAGE, BACK);
+    assert!(has(&asked, OWN) && !has(&asked, COUNTERS[3]), "{asked:?}");
+}
+
+#[test]
+fn counter_with_new_cookies_is_left_to_browsers() {
+    let pixel = image().with("cache-control", "no-store");
+    for (counter, cookie, is_pushed) in [
+        (&pixel, "site=1; far=1", false),
+        (&pixel, "far=1", false),
+        // Early requests carry the cookies that the page sets.
+        (&pixel, "site=1", true),
+        // A push without the cookies serves the request.
+        (&fresh_image(), "site=1; far=1", true),
+        (&fresh_image().with("set-cookie", "far=2"), "far=1", false),
+    ] {
+        let mut pair = counted(counter, NAVIGATION, cookie);
+        let asked = pair.load(PAGE, NAVIGATION);
+        assert!(has(&asked, OWN), "{asked:?}");
+        assert_eq!(has(&asked, COUNTERS[3]), is_pushed, "{cookie} {asked:?}");
+    }
+}
+
+/// Browsers that return have cookies from earlier visits.
+#[test]
+fn cookies_of_returning_browsers_concern_no_new_one() {
+    let pixel = image().with("cache-control", "no-store");
+    let mut pair = counted(&pixel, BACK, "far=1");
+    let asked = pair.load(PAGE, NAVIGATION);
+    assert!(has(&asked, COUNTERS[3]), "{asked:?}");
+}
+
+#[test]
+fn frame_of_a_returning_browser_waits_for_its_cookies() {
+    const FRAME: &str = "http://img.a.example/frame";
+    let frame = ("sec-fetch-dest", "iframe");
+    let mode = ("sec-fetch-mode", "navigate");
+    let pages = [
+        (PAGE, html("<iframe src=//img.a.example/frame></iframe>")),
+        (FRAME, html("").with("cache-control", "no-cache")),
+    ];
+    let mut needs = Needs::of_page(PAGE, vec![]);
+    for (user, is_pushed) in [(1, true), (2, true), (3, true), (4, false)] {
+        needs.user = user;
+        let mut pair = Pair::new(&pages);
+        pair.predictor = Some(needs);
+        pair.begin_visit("www.a.example");
+        let asked = pair.load(PAGE, BACK);
+        assert_eq!(has(&asked, FRAME), is_pushed, "{user} {asked:?}");
+        let accept = ("accept", "text/html");
+        let cookie = ("cookie", "far=1");
+        pair.load(FRAME, &[accept, FROM_PAGE, cookie, frame, mode]);
+        needs = pair.predictor.take().expect("the scene has a predictor");
+    }
+}

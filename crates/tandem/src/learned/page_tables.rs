@@ -8,7 +8,9 @@ use std::time::Instant;
 
 use tandem_preload::split;
 use tandem_push::asked_hosts::AskedHosts;
-use tandem_push::cookie_urls::{CookieUrls, without_query};
+use tandem_push::cookie_urls::{
+    CookieNeeds, CookieSenders, CookieUrl, CookieUrls, CookieUser, path_hash, without_query,
+};
 use tandem_push::gateway::Counts;
 use tandem_push::gone_urls::GoneTable;
 use tandem_push::known_redirects::KnownRedirects;
@@ -109,16 +111,36 @@ impl Learned {
     }
 
     /// Notes that a user's request for a URL carried cookies of another origin than its page's.
-    pub fn note_cookies(&self, user: u64, url: &str) {
+    pub fn note_cookies(&self, by: CookieUser, page: &str, url: &str) {
         let number = self.secret.hash_one(without_query(url));
-        self.cookie_urls().note(Instant::now(), number, user);
+        if let (Some(origin), Some(hash)) = (self.origin(page), path_hash(url)) {
+            let url = CookieUrl { number, hash };
+            self.cookie_urls().note(Instant::now(), origin, url, by);
+        }
     }
 
-    /// Returns whether enough users' requests for a URL carried such cookies.
-    pub fn gets_cookies(&self, url: &str) -> bool {
+    /// Returns the browsers whose requests for a URL carry such cookies, as enough users show.
+    pub fn cookie_senders(&self, url: &str) -> CookieSenders {
         let number = self.secret.hash_one(without_query(url));
         let least_users = self.config.min_users;
-        self.cookie_urls().has(Instant::now(), number, least_users)
+        self.cookie_urls()
+            .senders(Instant::now(), number, least_users)
+    }
+
+    /// Returns the resources that the pages of an origin request with such cookies.
+    pub fn cookie_needs(&self, page: &str) -> CookieNeeds {
+        let least_users = self.config.min_users;
+        let origin = self.origin(page);
+        origin.map_or_else(CookieNeeds::default, |origin| {
+            self.cookie_urls().of(Instant::now(), origin, least_users)
+        })
+    }
+
+    /// Returns the number of a URL's origin.
+    fn origin(&self, url: &str) -> Option<u64> {
+        let (scheme, authority, _) = split(url)?;
+        let authority = authority.to_ascii_lowercase();
+        Some(self.secret.hash_one((scheme, authority)))
     }
 
     fn cookie_urls(&self) -> MutexGuard<'_, CookieUrls> {

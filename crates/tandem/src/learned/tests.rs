@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
+use tandem_push::cookie_urls::{CookieNeeds, CookieUser, path_hash};
+
 use super::*;
 
 #[test]
@@ -166,12 +168,28 @@ fn cookies_of_enough_users_are_expected() {
         ..AutoConfig::default()
     };
     let learned = Learned::new(config, None).unwrap();
-    learned.note_cookies(1, "http://b.test/i.gif?a");
-    learned.note_cookies(1, "http://b.test/i.gif?b");
-    assert!(!learned.gets_cookies("http://b.test/i.gif?a"), "one user");
-    learned.note_cookies(2, "http://b.test/i.gif?c");
-    assert!(learned.gets_cookies("http://b.test/i.gif?d"));
-    assert!(!learned.gets_cookies("http://b.test/j.gif"));
+    let note = |user, is_new, query| {
+        let by = CookieUser { user, is_new };
+        let url = format!("http://b.test/i.gif?{query}");
+        learned.note_cookies(by, "http://a.test/page", &url);
+    };
+    let sends = |url| learned.cookie_senders(url).any;
+    note(1, true, "a");
+    note(1, false, "b");
+    assert!(!sends("http://b.test/i.gif?a"), "one user");
+    note(2, false, "c");
+    assert!(sends("http://b.test/i.gif?d"));
+    assert!(!sends("http://b.test/j.gif"));
+    let needs = learned.cookie_needs("http://A.test/other");
+    let hash = path_hash("http://b.test/i.gif");
+    assert!(hash.is_some_and(|hash| needs.of_any.contains(&hash)));
+    assert!(needs.of_new.is_empty(), "one new browser");
+    note(3, true, "d");
+    assert_eq!(learned.cookie_needs("http://a.test/").of_new.len(), 1);
+    assert_eq!(
+        learned.cookie_needs("https://a.test/"),
+        CookieNeeds::default()
+    );
 }
 
 #[test]

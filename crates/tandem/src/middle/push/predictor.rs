@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tandem_http::RequestHead;
 use tandem_predict::{Candidate, Exchange, Worth};
+use tandem_push::cookie_urls::{CookieNeeds, CookieSenders, CookieUser};
 use tandem_push::gateway::{CopyLifetime, Predictor};
 use tandem_push::next_pages::NextPage;
 use tandem_push::referrers::{NamedPart, SeenReferrers};
@@ -135,12 +136,18 @@ impl Predictor for SessionPredictor<'_> {
         self.learned.is_gone(url)
     }
 
-    fn note_cookies(&mut self, url: &str) {
-        self.learned.note_cookies(self.user, url);
+    fn note_cookies(&mut self, page: &str, url: &str, is_new: bool) {
+        let user = self.user;
+        self.learned
+            .note_cookies(CookieUser { user, is_new }, page, url);
     }
 
-    fn gets_cookies(&self, url: &str) -> bool {
-        self.learned.gets_cookies(url)
+    fn cookie_senders(&self, url: &str) -> CookieSenders {
+        self.learned.cookie_senders(url)
+    }
+
+    fn cookie_needs(&self, page: &str) -> CookieNeeds {
+        self.learned.cookie_needs(page)
     }
 
     fn note_waste(&mut self, page: &str, url: &str, is_wasted: bool) {
