@@ -36,6 +36,7 @@
 mod audience;
 mod awaited_targets;
 mod budget;
+mod burst;
 mod candidates;
 mod changed_cookies;
 mod claims;

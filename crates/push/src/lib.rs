@@ -23,6 +23,7 @@
 //! - [`likely_budget`]: the budget of pushes that wait for no request of the browser.
 //! - [`next_pages`]: the documents that visitors of a page ask for next.
 //! - [`referrers`]: the parts of pages' URLs that requests name in `Referer`.
+//! - [`refusing_hosts`]: the hosts whose last answer was a failure.
 //! - [`scripts`]: the requests that scripts make for data.
 //! - [`site`]: the comparison of sites.
 //! - [`transfers`]: the resources that the visits to a page transfer.
@@ -49,6 +50,7 @@ pub mod known_redirects;
 pub mod likely_budget;
 pub mod next_pages;
 pub mod referrers;
+pub mod refusing_hosts;
 pub mod response_rules;
 pub mod scripts;
 pub mod site;

@@ -28,6 +28,7 @@ use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::likely_budget::LikelyBudget;
 use tandem_push::next_pages::{NextPage, NextTable};
 use tandem_push::referrers::ReferrerTable;
+use tandem_push::refusing_hosts::RefusingHosts;
 use tandem_push::scripts::{DataFields, ScriptTable};
 use tandem_push::transfers::TransferTable;
 use tandem_push::useless_pushes::UselessTable;
@@ -122,6 +123,8 @@ pub struct Learned {
     gone: Mutex<GoneTable>,
     /// The URLs whose requests carry cookies of other origins, by their secret hashes.
     cookie_urls: Mutex<CookieUrls>,
+    /// The hosts whose last answer was a failure.
+    refusing_hosts: Mutex<RefusingHosts>,
     /// The documents that follow pages, by the secret hashes of the pages' URLs.
     next_pages: Mutex<NextTable>,
     /// The pushes of no use, by the secret hashes of the pages' URLs.
@@ -193,6 +196,7 @@ impl Learned {
             image_accept: Mutex::default(),
             gone: Mutex::default(),
             cookie_urls: Mutex::default(),
+            refusing_hosts: Mutex::default(),
             next_pages: Mutex::default(),
             useless_pushes: Mutex::default(),
             wasted_pushes: Mutex::new(UselessTable::of_waste()),

@@ -20,12 +20,16 @@ use super::session::Gateway;
 use super::table::{FetchId, PageId};
 use super::unknown_cookies::note_foreign_cookies;
 use crate::fetch_standard::{is_by_cors, is_navigation};
+use crate::refusing_hosts::is_failure;
 use crate::url::authority;
 
 impl Gateway {
     /// Notes the status of an origin's response to the browser or to a push. After the last of a
     /// few refusals in a row, the fetches end that have not begun and that no request waits for.
     pub(super) fn note_status(&mut self, now: Instant, authority: &str, status: u16) {
+        if !is_failure(status) {
+            self.hosts.note_answer(now, authority);
+        }
         if self.config.audience.repeats_refused_requests()
             || !self.refusals.note(now, authority, status)
         {
@@ -45,6 +49,26 @@ impl Gateway {
             self.cancel_fetch(id);
         }
         self.start_fetches(now);
+    }
+
+    /// Returns whether the host of a push has lately got more requests than a browser makes at once.
+    pub(super) fn is_of_burst(&self, id: FetchId) -> bool {
+        let fetch = self.fetches.get(id);
+        fetch.is_some_and(|fetch| self.hosts.has_burst(authority(&fetch.target.url)))
+    }
+
+    /// Returns whether a need waits until its host has answered this session. The last answer to
+    /// any user was a failure.
+    pub(super) fn waits_for_answer(&mut self, id: PageId, need: &Need) -> bool {
+        let host = authority(&need.url);
+        let page = self.pages.get(id);
+        let waits = page
+            .is_some_and(|page| !page.refusing.is_empty() && page.refusing.contains(host))
+            && !self.hosts.has_answered(host);
+        if waits {
+            self.hosts.wait(id, need);
+        }
+        waits
     }
 
     /// Notes whether the response of a push is of no use to the browser. A client that does not

@@ -85,6 +85,9 @@ impl Gateway {
         if let Some(fetch) = self.fetches.get(id) {
             let url = std::sync::Arc::clone(&fetch.target.url);
             self.note_status(now, authority(&url), head.status);
+            if let Some(predictor) = predictor.as_deref_mut() {
+                predictor.note_host(authority(&url), head.status);
+            }
         }
         self.note_presence(id, head, predictor.as_deref_mut());
         self.queue.grow();
@@ -168,10 +171,11 @@ impl Gateway {
         }
         // With many pushes at once, an origin may answer 429 or 503. A gateway then leaves the next
         // attempt to the browser. With one user, the caller repeats such requests.
-        let is_refusal =
-            is_refusal(head.status) && !self.config.audience.repeats_refused_requests();
+        let is_provoked = is_refusal(head.status)
+            && !self.config.audience.repeats_refused_requests()
+            && self.is_of_burst(id);
         // A client without a companion does not report that a request waits.
-        if is_refusal || !self.companion.client_reports() || !may_be_handed_over(head) {
+        if is_provoked || !self.companion.client_reports() || !may_be_handed_over(head) {
             return None;
         }
         // The browser requests the target of a redirect at once.
@@ -396,6 +400,7 @@ impl Gateway {
                         push.begun = true;
                     }
                     self.queue.begin(now, id);
+                    self.hosts.note_begun(now, &request.authority);
                     self.outputs.push_back(Output::Fetch { fetch: id, request });
                 }
                 _ => {

@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use tandem_preload::{Kind, Need};
 
+use super::burst::Burst;
 use super::deadlines::{Deadlines, GATHER_PERIOD};
 use super::table::PageId;
 use crate::url;
@@ -39,6 +40,9 @@ struct KnownHost {
     is_wanted: bool,
     /// True if a request of another host's page carried cookies, and `None` before such requests.
     sends_cookies: Option<bool>,
+    /// True if the host has answered, other than with a failure.
+    has_answered: bool,
+    burst: Burst,
 }
 
 /// The hosts of a session, as authorities.
@@ -83,6 +87,32 @@ impl ForeignHosts {
         if is_first {
             self.release(now, host);
         }
+    }
+
+    /// Notes that a host has answered. The first answer releases the needs that wait for it, but
+    /// none that wait for the first request to the host.
+    pub(super) fn note_answer(&mut self, now: Instant, host: &str) {
+        let known = self.host(host);
+        let is_first = !std::mem::replace(&mut known.has_answered, true);
+        if is_first && known.is_wanted {
+            self.release(now, host);
+        }
+    }
+
+    /// Returns whether a host has answered, other than with a failure.
+    pub(super) fn has_answered(&self, host: &str) -> bool {
+        self.known.get(host).is_some_and(|known| known.has_answered)
+    }
+
+    /// Notes that a request to a host begins.
+    pub(super) fn note_begun(&mut self, now: Instant, host: &str) {
+        self.host(host).burst.note(now);
+    }
+
+    /// Returns whether a host has lately got more requests than a browser makes at once.
+    pub(super) fn has_burst(&self, host: &str) -> bool {
+        let known = self.known.get(host);
+        known.is_some_and(|known| !known.burst.is_small())
     }
 
     /// Notes that a response of a host sets a cookie. Later requests may carry it, so earlier ones

@@ -104,6 +104,7 @@ impl Gateway {
             page.with_cookies = returning.with_cookies;
             page.with_cookies
                 .extend(std::mem::take(&mut learned.with_cookies));
+            page.refusing = std::mem::take(&mut learned.refusing);
             page.image_accept = page
                 .image_accept
                 .take()

@@ -139,6 +139,8 @@ pub(super) struct Page {
     pub(super) useless: Vec<u32>,
     /// The resources of other origins whose requests carry unknown cookies.
     pub(super) with_cookies: CookieNeeds,
+    /// The hosts whose last answer was a failure.
+    pub(super) refusing: Arc<HashSet<String>>,
     /// True if the browser has left the page.
     pub(super) abandoned: bool,
     /// True if its promises are documents that may follow the page.
@@ -182,6 +184,7 @@ impl Page {
             fonts: None,
             useless: Vec::new(),
             with_cookies: CookieNeeds::default(),
+            refusing: Arc::default(),
             abandoned: false,
             leads_on: false,
             fetches: 0,

@@ -154,6 +154,15 @@ pub trait Predictor {
         CookieNeeds::default()
     }
 
+    /// Records the status with which a host has answered.
+    fn note_host(&mut self, _host: &str, _status: u16) {}
+
+    /// Returns the hosts whose last answer was a failure. See
+    /// [`RefusingHosts`](crate::refusing_hosts::RefusingHosts).
+    fn refusing_hosts(&self) -> Arc<HashSet<String>> {
+        Arc::default()
+    }
+
     /// Records the fields of a request for a URL with data.
     fn note_data_fields(&mut self, _url: &str, _request: &RequestHead) {}
 
@@ -249,6 +258,8 @@ pub(super) struct Learned {
     pub(super) useless: Vec<u32>,
     /// The resources of other origins whose requests carry cookies.
     pub(super) with_cookies: CookieNeeds,
+    /// The hosts whose last answer was a failure.
+    pub(super) refusing: Arc<HashSet<String>>,
     /// The `Accept` for images of other users with the same browser.
     pub(super) image_accept: Option<Arc<[u8]>>,
     /// The other hosts that pages of the origin have requested in the user's browser.

@@ -140,6 +140,9 @@ impl Gateway {
         if let Some(page) = self.pages.get_mut(page) {
             page.with_cookies
                 .extend(std::mem::take(&mut learned.with_cookies));
+            if !learned.refusing.is_empty() {
+                page.refusing = std::mem::take(&mut learned.refusing);
+            }
             page.expect(learned);
         }
         self.promise_expected(page);
@@ -215,6 +218,7 @@ impl Gateway {
             || self.cache.is_unpushable(target.hash)
             || is_useless
             || self.refusals.concern(&need.url)
+            || self.waits_for_answer(id, &need)
             || self.waits_for_cookies(id, &need, &request)
         {
             return;

@@ -84,6 +84,7 @@ impl Gateway {
             self.refusals.expire(now);
             self.cookies.note_request(request);
             self.note_host_cookies(now, request);
+            self.hosts.note_begun(now, &request.authority);
             self.image_accept.note(0, request);
             if let Some(visits) = &self.visits {
                 visits.lock().set_time(self.clock.unix_time(now));
@@ -225,6 +226,9 @@ impl Gateway {
         if takes_pushes {
             self.note_answer(now, &answer, head);
         }
+        if let Some(predictor) = predictor.as_deref_mut() {
+            predictor.note_host(&request.authority, head.status);
+        }
         if !self.config.audience.trusts_page_names() {
             self.note_visit(now, id, &request, head);
             return self.interest_in(id);
@@ -328,6 +332,7 @@ impl Gateway {
         learned.fonts = self.fonts_of(url, request, head, predictor);
         if is_navigation(request) || may_name_resources(head) {
             learned.with_cookies.extend(predictor.cookie_needs(url));
+            learned.refusing = predictor.refusing_hosts();
         }
         learned.useless = predictor.useless_pushes(url);
         learned.image_accept = predictor.image_accept(request);

@@ -125,8 +125,8 @@ fn answer_without_storage_needs_a_client_that_reports() {
         (Config::default(), false, 200, false),
         (Config::default(), true, 200, true),
         (Config::default(), true, 403, true),
-        (Config::default(), true, 503, false),
-        (Config::default(), true, 429, false),
+        (Config::default(), true, 503, true),
+        (Config::default(), true, 429, true),
         (one_user, true, 503, true),
     ] {
         let mut scene = Scene::new(config);

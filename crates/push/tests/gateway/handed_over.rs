@@ -79,6 +79,8 @@ fn error_serves_the_request_that_waits() {
             (Audience::OneUser, 429),
             (Audience::OneUser, 403),
             (Audience::Shared, 500),
+            (Audience::Shared, 503),
+            (Audience::Shared, 429),
         ] {
             for wait in [PROMISED, LOADED] {
                 let mut pair = failing(promises, audience, status);
@@ -111,15 +113,25 @@ fn error_without_a_request_is_dropped() {
     }
 }
 
+/// The page and its images are more requests than a browser makes at once.
 #[test]
-fn refusal_of_a_push_reaches_no_browser_of_a_gateway() {
+fn refusal_of_many_pushes_reaches_no_browser() {
+    let urls: Vec<_> = (0..6).map(|at| format!("http://a.test/{at}.png")).collect();
     for promises in PROMISES {
-        let mut pair = failing(promises, Audience::Shared, 503);
+        let body: String = (0..6).map(|at| format!("<img src={at}.png>")).collect();
+        let busy = Page {
+            status: 503,
+            ..page("text/html", "busy")
+        };
+        let document = page("text/html", &body).with("etag", "\"1\"");
+        let mut pages = vec![("http://a.test/page", document)];
+        pages.extend(urls.iter().map(|url| (url.as_str(), busy.clone())));
+        let mut pair = pair(promises, &pages);
         pair.browse_for(LOADED, "http://a.test/page", NAVIGATION);
-        let (reply, asked) = pair.get("http://a.test/p.png", &[]);
+        let (reply, asked) = pair.get(&urls[0], &[]);
         assert!(!reply.is_pushed);
-        let images = asked.iter().filter(|url| url.ends_with(".png"));
-        assert_eq!(images.count(), 2);
+        let first = asked.iter().filter(|url| **url == urls[0]);
+        assert_eq!(first.count(), 2);
     }
 }
 

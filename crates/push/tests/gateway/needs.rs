@@ -1,7 +1,7 @@
 //! A predictor of scenes: it knows the resources that a scene names, and notes the outcomes.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tandem_http::RequestHead;
@@ -16,6 +16,7 @@ use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::likely_budget::LikelyBudget;
 use tandem_push::next_pages::NextPage;
 use tandem_push::referrers::{NamedPart, ReferrerTable, SeenReferrers};
+use tandem_push::refusing_hosts::RefusingHosts;
 use tandem_push::scripts::{DataFields, ScriptTable};
 use tandem_push::transfers::{KnownTransfers, TransferTable};
 use tandem_push::useless_pushes::{Outcome, UselessTable};
@@ -63,6 +64,7 @@ pub(crate) struct Needs {
     pub(crate) by_cors: HashSet<String>,
     gone: GoneTable,
     cookie_urls: CookieUrls,
+    refusing_hosts: Mutex<RefusingHosts>,
     /// The `Accept` for images of another user with the same browser.
     image_accept: Option<&'static str>,
     redirects: KnownRedirects,
@@ -211,6 +213,20 @@ impl Predictor for Needs {
         let number = number(without_query(url));
         self.cookie_urls
             .senders(Instant::now(), number, MISSING_USERS)
+    }
+
+    fn note_host(&mut self, host: &str, status: u16) {
+        self.refusing_hosts
+            .lock()
+            .expect("no other user")
+            .note(Instant::now(), host, status);
+    }
+
+    fn refusing_hosts(&self) -> Arc<HashSet<String>> {
+        self.refusing_hosts
+            .lock()
+            .expect("no other user")
+            .present(Instant::now())
     }
 
     fn cookie_needs(&self, page: &str) -> CookieNeeds {

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::hash::BuildHasher;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tandem_preload::split;
@@ -16,6 +16,7 @@ use tandem_push::gone_urls::GoneTable;
 use tandem_push::known_redirects::KnownRedirects;
 use tandem_push::likely_budget::LikelyBudget;
 use tandem_push::referrers::{NamedPart, ReferrerTable, SeenReferrers};
+use tandem_push::refusing_hosts::RefusingHosts;
 use tandem_push::transfers::{KnownTransfers, TransferTable};
 use tandem_push::useless_pushes::{Outcome, UselessTable};
 use tandem_push::wire::url_hash_of;
@@ -141,6 +142,21 @@ impl Learned {
         let (scheme, authority, _) = split(url)?;
         let authority = authority.to_ascii_lowercase();
         Some(self.secret.hash_one((scheme, authority)))
+    }
+
+    /// Notes the status with which a host has answered a user.
+    pub fn note_host(&self, host: &str, status: u16) {
+        self.refusing_table().note(Instant::now(), host, status);
+    }
+
+    /// Returns the hosts whose last answer was a failure.
+    pub fn refusing_hosts(&self) -> Arc<HashSet<String>> {
+        self.refusing_table().present(Instant::now())
+    }
+
+    fn refusing_table(&self) -> MutexGuard<'_, RefusingHosts> {
+        let refusing_hosts = self.refusing_hosts.lock();
+        refusing_hosts.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cookie_urls(&self) -> MutexGuard<'_, CookieUrls> {

@@ -146,6 +146,14 @@ impl Predictor for SessionPredictor<'_> {
         self.learned.cookie_senders(url)
     }
 
+    fn note_host(&mut self, host: &str, status: u16) {
+        self.learned.note_host(host, status);
+    }
+
+    fn refusing_hosts(&self) -> Arc<HashSet<String>> {
+        self.learned.refusing_hosts()
+    }
+
     fn cookie_needs(&self, page: &str) -> CookieNeeds {
         self.learned.cookie_needs(page)
     }
