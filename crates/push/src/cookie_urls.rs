@@ -52,7 +52,7 @@ pub struct CookieUrls {
 struct Known {
     /// The users whose requests carried cookies.
     users: Crowd<MAX_USERS>,
-    /// Those of them whose browsers were new.
+    /// The users among them whose browsers were new.
     new_users: Crowd<MAX_USERS>,
     until: Instant,
 }
@@ -62,7 +62,7 @@ struct Known {
 pub struct CookieUrl {
     /// The number of the URL in the table.
     pub number: u64,
-    /// Its [`path_hash`].
+    /// The [`path_hash`] of the URL.
     pub hash: u32,
 }
 
@@ -88,9 +88,9 @@ pub struct CookieSenders {
 /// The resources whose requests carry cookies, by the [`path_hash`] of their URLs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CookieNeeds {
-    /// Those of browsers in general.
+    /// The resources for browsers in general.
     pub of_any: HashSet<u32>,
-    /// Those of new browsers.
+    /// The resources for new browsers.
     pub of_new: HashSet<u32>,
 }
 

@@ -5,8 +5,8 @@
 //! table holds hosts. Resources of such a host wait until it has answered a request of the same
 //! session in another way.
 //!
-//! One answer of a host to any user ends the knowledge, and so does a time without failures. A user
-//! who provokes failures thus only delays pushes of others by a round trip to the host.
+//! The knowledge ends with one answer of the host to any user, or after a time without failures.
+//! Failures that a user provokes thus only delay pushes to others, by a round trip to the host.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -51,7 +51,7 @@ impl Gateway {
         self.start_fetches(now);
     }
 
-    /// Returns whether the host of a push has lately got more requests than a browser makes at once.
+    /// Returns whether the host of a push has lately got more requests than browsers make at once.
     pub(super) fn is_of_burst(&self, id: FetchId) -> bool {
         let fetch = self.fetches.get(id);
         fetch.is_some_and(|fetch| self.hosts.has_burst(authority(&fetch.target.url)))

@@ -203,7 +203,7 @@ fn counting(visit: usize) -> Page {
 }
 
 /// Returns a pair after the visits of three users. They have requested their counters with these
-/// cookies, after a page with these fields. A site to which browsers return is known to the session.
+/// cookies, after a page with these fields. If browsers return, the session knows the site.
 fn counted(counter: &Page, fields: &[(&str, &str)], cookie: &str) -> Pair {
     let mut needs = Needs::of_page(PAGE, vec![]);
     let pair_of = |mut needs: Needs, visit: usize| {
