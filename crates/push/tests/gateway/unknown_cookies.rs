@@ -220,13 +220,13 @@ fn counted(counter: &Page, fields: &[(&str, &str)], cookie: &str) -> Pair {
         }
         pair
     };
-    for visit in 0..3 {
+    for (visit, counter) in COUNTERS.iter().enumerate().take(3) {
         let mut pair = pair_of(needs, visit);
         pair.load(PAGE, fields);
         // Other origins get the origin of the page only.
         let referrer = ("referer", "http://www.a.example/");
         let cookie = ("cookie", cookie);
-        pair.load(COUNTERS[visit], &[("accept", "*/*"), referrer, cookie]);
+        pair.load(counter, &[("accept", "*/*"), referrer, cookie]);
         needs = pair.predictor.take().expect("the scene has a predictor");
     }
     pair_of(needs, 3)
