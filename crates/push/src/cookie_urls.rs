@@ -13,7 +13,7 @@
 //! A browser that requests its page without cookies is likely to be new, and has none for other
 //! origins either. Some origins set cookies while the page loads, and later requests of the same
 //! visit carry them. A second count is of the users whose browsers were new and sent such cookies.
-//! Only responses count there that serve no request with other cookies.
+//! Only responses that must not be stored count there.
 //!
 //! A page may name resources that the predictor does not know, such as counters. The table
 //! therefore also keeps the URLs that the pages of each origin have requested so.
@@ -71,8 +71,8 @@ pub struct CookieUrl {
 pub struct CookieUser {
     /// The number of the user.
     pub user: u64,
-    /// True if the browser has requested its page without cookies, and the response serves no
-    /// request with other cookies.
+    /// True if the browser has requested its page without cookies, and the response must not be
+    /// stored.
     pub is_new: bool,
 }
 

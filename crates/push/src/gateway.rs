@@ -70,6 +70,7 @@ mod load_end;
 mod misses;
 mod named;
 mod named_referrers;
+mod new_browsers;
 mod new_cookies;
 mod new_pages;
 mod next_page;

@@ -7,7 +7,6 @@ use tandem_predict::Candidate;
 use tandem_predict::auto::url::{Kind as ResourceKind, parts};
 use tandem_preload::{Kind, Need};
 
-use super::predictor::Predictor;
 use crate::scripts::DataFields;
 use crate::wire::url_hash_of;
 
@@ -62,11 +61,12 @@ pub(super) fn need_of(
     })
 }
 
-/// Returns whether a URL is that of a document in a frame.
-pub(super) fn is_frame_document(predictor: &dyn Predictor, url: &str) -> bool {
+/// Returns whether a URL is that of a document in a frame. `fields` returns the fields of earlier
+/// requests for it.
+pub(super) fn is_frame_document(url: &str, fields: impl FnOnce(&str) -> DataFields) -> bool {
     let kind = ResourceKind::of_path(parts(url).path);
     matches!(kind, ResourceKind::Page | ResourceKind::Open)
-        && matches!(predictor.data_fields(url), DataFields::Frame { .. })
+        && matches!(fields(url), DataFields::Frame { .. })
 }
 
 /// Returns whether a response is data, as far as the predictor can tell. `media_kind` is the kind

@@ -388,7 +388,7 @@ pub(super) fn record(
         || (is_foreign_to_referrer(request)
             && referrer
                 .as_deref()
-                .is_some_and(|it| is_frame_document(predictor, it)));
+                .is_some_and(|it| is_frame_document(it, |url| predictor.data_fields(url))));
     if is_of_sandbox {
         // No request of the page itself would have the cookies and the origin of this one.
         if let Some(referrer) = &referrer {

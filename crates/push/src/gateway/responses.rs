@@ -209,7 +209,7 @@ impl Gateway {
                 let referrer = request.fields.get("referer");
                 let referrer = referrer.and_then(|referrer| std::str::from_utf8(referrer).ok());
                 let url = request_url(&request).unwrap_or_default();
-                let is_new = self.is_of_new_browser(now, &request, head);
+                let is_new = self.is_of_new_browser(&request, head);
                 note_foreign_cookies(predictor, (&url, &request), head, referrer, is_new);
             }
         }

@@ -8,9 +8,9 @@ use tandem_http::RequestHead;
 use super::audience::Audience;
 use super::changed_cookies::ChangedCookies;
 use super::cookie_hosts::CookieHosts;
+use super::new_browsers::NewPages;
 use super::page::Page;
 use super::table::ResponseId;
-use super::unknown_cookies::NewPages;
 use crate::cookies::{CookieChanges, CookieScope, Cookies, KnownPaths};
 
 /// The knowledge of a session about the cookies of its browser.

@@ -9,11 +9,11 @@
 //!
 //! A page's request without cookies is likely to be that of a new browser. Hosts that set cookies
 //! have not seen it, and no resource waits. Some hosts set cookies while the page loads, and later
-//! requests of the same visit carry them. A push serves such a request only if caches may use its
-//! response for a time. Other resources are left to the browser if earlier new browsers sent
-//! cookies for them. The page's own cookies do not count here, because early requests carry them.
+//! requests of the same visit carry them. A response that must not be stored serves none of these,
+//! and saves no round trip anyway. It is left to the browser if earlier new browsers sent cookies
+//! for it. The page's own cookies do not count here, because early requests carry them. Other
+//! responses arrive before the browser gets the cookies, and then its request has none either.
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
 use tandem_http::{RequestHead, ResponseHead};
@@ -23,61 +23,9 @@ use super::predictor::Predictor;
 use super::session::Gateway;
 use super::table::PageId;
 use crate::cookie_urls::path_hash;
-use crate::cookies::{CookieChanges, cookies_of};
 use crate::fetch_standard::{is_navigation, is_own_origin};
-use crate::response_rules::{Reuse, browser_reuse, is_for_everyone, may_be_pushed};
+use crate::response_rules::{is_for_everyone, may_be_pushed};
 use crate::url::{authority, is_same_origin};
-
-/// The largest number of pages that are remembered.
-const MAX_PAGES: usize = 16;
-
-/// The last pages of a session that were requested without cookies.
-#[derive(Default)]
-pub(super) struct NewPages(VecDeque<NewPage>);
-
-/// A page that was requested without cookies.
-struct NewPage {
-    url: Box<str>,
-    /// The cookies that the page sets.
-    changes: Option<CookieChanges>,
-}
-
-impl NewPages {
-    /// Notes the page at a URL, whose response makes these changes to cookies. A page with cookies
-    /// takes the place of an earlier one.
-    pub(super) fn note(
-        &mut self,
-        url: &str,
-        request: &RequestHead,
-        changes: Option<&CookieChanges>,
-    ) {
-        if !is_navigation(request) {
-            return;
-        }
-        self.0.retain(|page| !is_same_origin(&page.url, url));
-        if !request.fields.contains("cookie") {
-            self.0.truncate(MAX_PAGES - 1);
-            self.0.push_front(NewPage {
-                url: url.into(),
-                changes: changes.cloned(),
-            });
-        }
-    }
-
-    /// Returns whether a request for a resource of another origin has other cookies than its page
-    /// has set, and its page was requested without cookies. The referrer may be the page's origin.
-    pub(super) fn have_caused_others(&self, request: &RequestHead) -> bool {
-        let referrer = request.fields.get("referer");
-        let referrer = referrer.and_then(|referrer| std::str::from_utf8(referrer).ok());
-        let is_source = |page: &&NewPage| referrer.is_some_and(|it| is_same_origin(&page.url, it));
-        self.0.iter().find(is_source).is_some_and(|page| {
-            let (scheme, host) = (request.scheme.as_str(), &request.authority);
-            let changes = page.changes.as_ref();
-            let own = changes.map(|changes| changes.after(b"", scheme, host, &request.path));
-            own.unwrap_or_default() != *cookies_of(&request.fields)
-        })
-    }
-}
 
 /// The knowledge about the cookies that a browser's request for a need carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,19 +88,10 @@ impl Gateway {
         }
     }
 
-    /// Returns whether a new browser has sent cookies that its page does not set, and a push would
-    /// serve no such request. The client compares cookies only where a cache may use the response.
-    pub(super) fn is_of_new_browser(
-        &self,
-        now: Instant,
-        request: &RequestHead,
-        head: &ResponseHead,
-    ) -> bool {
-        let unix_time = self.clock.unix_time(now);
-        let serves_others = may_be_pushed(head)
-            && !head.fields.contains("set-cookie")
-            && browser_reuse(head, unix_time) == Reuse::Fresh;
-        !serves_others && self.cookies.are_of_new_browser(request)
+    /// Returns whether a new browser has sent cookies that its page does not set, and the response
+    /// must not be stored.
+    pub(super) fn is_of_new_browser(&self, request: &RequestHead, head: &ResponseHead) -> bool {
+        !may_be_pushed(head) && self.cookies.are_of_new_browser(request)
     }
 
     /// Notes whether the browser has cookies for the host of a request. A request by CORS may go
