@@ -57,6 +57,15 @@ pub enum Pace {
     EachAnswer,
 }
 
+/// The time to the head of a response, until an origin has answered.
+const UNKNOWN_TIME: Duration = Duration::from_secs(1);
+
+/// The bounds of that time.
+const RESPONSE_TIMES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(3)];
+
+/// The largest number of requests that are remembered after they ended before their responses.
+const MAX_ABANDONED: usize = 64;
+
 /// A refusal by an origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
@@ -133,6 +142,10 @@ pub(super) struct Growth {
     /// No early requests are made before this time.
     refuses_until: Option<Instant>,
     refusals: u32,
+    /// The time to the head of the last response.
+    response_time: Duration,
+    /// The times until which the origin may count requests that ended before their responses.
+    abandoned: VecDeque<Instant>,
     /// The time of the last event.
     seen: Instant,
 }
@@ -154,6 +167,8 @@ impl Growth {
             paused_until: None,
             refuses_until: None,
             refusals: 0,
+            response_time: UNKNOWN_TIME,
+            abandoned: VecDeque::new(),
             seen: now,
         }
     }
@@ -278,6 +293,34 @@ impl Growth {
             self.depth = 1;
         }
         self.fall(now, FLOOR, pause);
+    }
+
+    /// Notes the time from a request to the head of its response.
+    pub(super) fn note_head(&mut self, time: Duration) {
+        let [least, most] = RESPONSE_TIMES;
+        self.response_time = time.clamp(least, most);
+    }
+
+    /// Notes that a request ended before its response. The origin learns of that within the time
+    /// of a response.
+    pub(super) fn note_abandoned(&mut self, now: Instant) {
+        while self.abandoned.front().is_some_and(|until| *until <= now)
+            || self.abandoned.len() >= MAX_ABANDONED
+        {
+            self.abandoned.pop_front();
+        }
+        self.abandoned.push_back(now + self.response_time);
+    }
+
+    /// Returns the time until which the origin may count more than `room` of such requests.
+    pub(super) fn abandoned_until(&self, now: Instant, room: usize) -> Option<Instant> {
+        let until = self.abandoned.iter().rev().nth(room).copied();
+        until.filter(|until| *until > now)
+    }
+
+    /// Returns the time that a request waits for responses before it ends early requests.
+    pub(super) fn patience(&self) -> Duration {
+        self.response_time * 2
     }
 
     /// Holds the limit at the floor for a request that must not be repeated.

@@ -10,21 +10,22 @@
 //! limit falls, and the client repeats the request where that is harmless. The browser therefore
 //! sees no refusal that it would not have met with six connections.
 //!
+//! A request that must not be repeated waits until the origin counts fewer than six (`hold`).
+//!
 //! An early request that no request of the browser waits for is never repeated. It ends if it makes
-//! no progress, or if a request that must not be repeated needs its connection (`early`). After a
-//! 429 or a 503 the origin gets no early requests for a while.
+//! no progress, or if a request that must not be repeated has waited for its connection (`early`).
+//! After a 429 or a 503 the origin gets no early requests for a while.
 
 mod early;
 mod growths;
+mod hold;
 
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tandem_http::cache::{is_safe, unix_seconds};
-use tandem_http::{ResponseHead, Scheme};
-
 use self::early::EarlyRequests;
 use self::growths::{FLOORS, Growths, MAX_ORIGINS};
+use self::hold::{Hold, SentRequest};
 use super::growth::{FLOOR, Growth, Pace, Refusal};
 use super::origin::{ConnectionLimits, LimitsOfOrigin, Origin, ToOrigin, with_precedence};
 use super::places::{Limits, Places};
@@ -35,6 +36,8 @@ use crate::expiring::ExpiringSet;
 use crate::metrics::METRICS;
 use crate::stage::Stage;
 use crate::transport::Target;
+use tandem_http::cache::{is_safe, unix_seconds};
+use tandem_http::{ResponseHead, Scheme};
 
 /// The largest number of times that a refused request is repeated.
 const MAX_REPEATS: usize = 2;
@@ -191,7 +194,10 @@ impl PoliteState {
         let hold = (!is_repeatable).then(|| Hold::new(&self, &key));
         for repeats in 0.. {
             let may_repeat = is_repeatable && repeats < MAX_REPEATS;
-            match self.attempt(&exchange, &key, may_repeat, sink).await {
+            match self
+                .attempt(&exchange, &key, hold.as_ref(), may_repeat, sink)
+                .await
+            {
                 Attempt::Over(result) => {
                     drop(hold);
                     self.trim_soon(key);
@@ -207,6 +213,7 @@ impl PoliteState {
         &self,
         exchange: &Exchange,
         key: &OriginKey,
+        hold: Option<&Hold<'_>>,
         may_repeat: bool,
         sink: &mut Sink,
     ) -> Attempt {
@@ -217,12 +224,16 @@ impl PoliteState {
         let place = with_precedence(&exchange.priority, |precedence| {
             self.places.take(*session, origin, precedence)
         });
-        let _place = place.await;
+        let _place = match hold {
+            None => place.await,
+            Some(hold) => hold.place(place).await,
+        };
         if exchange.priority.get().push && self.growths.refuses_early(key) {
             return Attempt::Over(Err(early_refused()));
         }
         let was_crowded = self.is_crowded(key);
         let early = self.early.add(key, &exchange.priority, sink.canceller());
+        let mut sent = SentRequest::new(&self.growths, key);
         let mut reply = self.next.call(Exchange {
             request: exchange.request.clone(),
             body: exchange.body.share(),
@@ -239,6 +250,7 @@ impl PoliteState {
                     Err(ended) => return Attempt::Over(Err(ended)),
                 },
             };
+            sent.note(part.as_ref());
             if let Some(refusal) = refusal(part.as_ref()) {
                 let is_for_number = !is_begun && (was_crowded || self.is_crowded(key));
                 self.growths
@@ -302,29 +314,6 @@ impl PoliteState {
         let depth = (self.depth)(exchange);
         self.growths
             .note(key, |growth, now| growth.set_depth(now, depth));
-    }
-}
-
-/// A request that must not be repeated, under way or waiting.
-struct Hold<'a> {
-    state: &'a PoliteState,
-    key: &'a OriginKey,
-}
-
-impl<'a> Hold<'a> {
-    /// Holds the limit, and ends early requests until one connection is left for the request.
-    fn new(state: &'a PoliteState, key: &'a OriginKey) -> Self {
-        state.growths.note(key, |growth, _| growth.hold());
-        let taken = state.places.taken_at(key.0, &key.1);
-        state.early.end(key, (taken + 1).saturating_sub(FLOOR));
-        Self { state, key }
-    }
-}
-
-impl Drop for Hold<'_> {
-    fn drop(&mut self) {
-        self.state.growths.release(self.key);
-        self.state.places.serve(self.key.0);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -86,11 +87,35 @@ impl Growths {
         event(growth, now);
     }
 
+    /// Passes an event to the policy of an origin, unless its session has ended.
+    pub(super) fn change(
+        &self,
+        key: &OriginKey,
+        event: impl FnOnce(&mut Growth, std::time::Instant),
+    ) {
+        if let Some(growth) = self.known.borrow_mut().get_mut(key) {
+            event(growth, now());
+        }
+    }
+
     /// Releases a hold on the limit of an origin, unless its session has ended.
     pub(super) fn release(&self, key: &OriginKey) {
-        if let Some(growth) = self.known.borrow_mut().get_mut(key) {
-            growth.release();
-        }
+        self.change(key, |growth, _| growth.release());
+    }
+
+    /// Returns the time that a request waits before it ends early requests.
+    pub(super) fn patience(&self, key: &OriginKey) -> Duration {
+        self.of(key, Growth::patience).unwrap_or_default()
+    }
+
+    /// Returns the time until which an origin may count more than `room` requests that have ended
+    /// before their responses.
+    pub(super) fn abandoned_until(
+        &self,
+        key: &OriginKey,
+        room: usize,
+    ) -> Option<std::time::Instant> {
+        self.of(key, |growth| growth.abandoned_until(now(), room))?
     }
 
     /// Forgets the origins of a session.

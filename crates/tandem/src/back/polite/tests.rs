@@ -280,11 +280,8 @@ async fn unrepeatable_request_ends_early_requests() {
         let began = Instant::now();
         let post = status(polite.call(exchange(Method::Post, "a.test", false)));
         assert_eq!(post.await, Ok(200));
-        assert_eq!(
-            began.elapsed(),
-            Duration::ZERO,
-            "no early request delays it"
-        );
+        // It waits for responses, and then for the origin to learn of the ends.
+        assert_eq!(began.elapsed(), Duration::from_secs(3));
         tokio::time::sleep(Duration::from_secs(29)).await;
         assert!(under_way.get() > 2);
         // All early requests have used up their time by then, one after the other.
@@ -294,6 +291,78 @@ async fn unrepeatable_request_ends_early_requests() {
     scene.await;
     drop(local);
     assert!(polite.state.early.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn unrepeatable_request_waits_for_responses() {
+    let origin = Scripted::new(usize::MAX, unavailable);
+    let polite = self::polite(origin.stage());
+    grow(&polite);
+    let local = tokio::task::LocalSet::new();
+    let scene = local.run_until(async {
+        let early: Vec<_> = (0..20)
+            .map(|_| polite.call(exchange(Method::Get, "a.test", true)))
+            .map(|reply| tokio::task::spawn_local(status(reply)))
+            .collect();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let post = status(polite.call(exchange(Method::Post, "a.test", false)));
+        assert_eq!(post.await, Ok(200));
+        for task in early {
+            assert_eq!(task.await.expect("a task"), Ok(200), "none is ended");
+        }
+    });
+    scene.await;
+    assert_eq!(origin.asked.get(), 21);
+}
+
+/// The origin learns 300 ms later that a request has ended, and takes six at once.
+#[tokio::test(start_paused = true)]
+async fn unrepeatable_request_waits_for_ended_ones() {
+    struct UnderWay(Rc<Cell<usize>>);
+    impl Drop for UnderWay {
+        fn drop(&mut self) {
+            let counted = Rc::clone(&self.0);
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                counted.set(counted.get() - 1);
+            });
+        }
+    }
+    for push in [true, false] {
+        let counted = Rc::<Cell<usize>>::default();
+        let of_origin = Rc::clone(&counted);
+        let polite = self::polite(Rc::new(move |exchange: Exchange| {
+            let before = of_origin.get();
+            if exchange.request.method != Method::Get {
+                let status = if before < FLOOR { 200 } else { 503 };
+                return Reply::ready(ResponseHead::new(status), Bytes::new());
+            }
+            of_origin.set(before + 1);
+            let counted = UnderWay(Rc::clone(&of_origin));
+            Reply::generate(|_| async move {
+                let _counted = counted;
+                std::future::pending().await
+            })
+        }));
+        let local = tokio::task::LocalSet::new();
+        let scene = local.run_until(async {
+            grow(&polite);
+            let get = || {
+                let reply = polite.call(exchange(Method::Get, "a.test", push));
+                tokio::task::spawn_local(status(reply))
+            };
+            let tasks: Vec<_> = (0..20).map(|_| get()).collect();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert_eq!(counted.get(), 20);
+            if !push {
+                // The browser leaves the page.
+                tasks.iter().for_each(|task| task.abort());
+            }
+            let post = status(polite.call(exchange(Method::Post, "a.test", false)));
+            assert_eq!(post.await, Ok(200), "{push}");
+        });
+        scene.await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
