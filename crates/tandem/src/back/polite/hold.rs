@@ -11,7 +11,6 @@
 //! An origin counts a request whose connection has closed until it learns of that.
 
 use std::future::Future;
-use std::time::Duration;
 
 use tandem_http::Scheme;
 use tokio::time::Instant;

@@ -9,7 +9,8 @@
 //! The exchange that reads holds the turn: the bytes that were read too far, and the timer of the
 //! connection. If the leader fails or is dropped, the connection is used up, and the follower
 //! reports an error after which a GET may be repeated. The follower also gives up if the response
-//! before it is long or makes no progress.
+//! before it is very long or makes no progress. Its own response then uses the path in vain, so
+//! requests are not pipelined while the origin sends large responses.
 //!
 //! Some servers drop a request that arrives while they serve another. If a third request then left,
 //! its response would pass for the dropped one's. So no request leaves between the turn of the
@@ -68,6 +69,16 @@ const PROVEN: usize = 8;
 /// The time for the first byte of a follower's response if the origin has answered others.
 const LATE: Duration = Duration::from_secs(15);
 
+/// The bytes of a response from which it is large. It takes a round trip or more by itself, so a
+/// request behind it saves little time, and its connection ends if that request moves.
+const LARGE: u64 = 256 << 10;
+
+/// The number of responses that are not large after which a large one is forgotten.
+const LARGE_WEIGHT: u8 = 4;
+
+/// The largest number of them after several large ones.
+const MAX_LARGE_WEIGHT: u8 = 16;
+
 /// The exchanges on one connection.
 pub(super) struct Line {
     path: SharedPath,
@@ -109,13 +120,24 @@ struct TraitCells {
     survived: Cell<usize>,
     /// True while a scout waits for the response before its own.
     is_scouted: Cell<bool>,
+    /// The number of responses that are not large before requests are pipelined again.
+    large: Cell<u8>,
 }
 
 impl Traits {
     /// Returns whether requests may be pipelined: the origin keeps connections open, and no
-    /// pipelined request has failed.
+    /// pipelined request has failed. The last responses were not large.
     pub fn permits(&self) -> bool {
-        self.0.is_persistent.get() && !self.0.is_refused.get()
+        self.0.is_persistent.get() && !self.0.is_refused.get() && self.0.large.get() == 0
+    }
+
+    /// Notes whether a response is large.
+    fn note_size(&self, is_large: bool) {
+        let large = self.0.large.get();
+        self.0.large.set(match is_large {
+            true => (large + LARGE_WEIGHT).min(MAX_LARGE_WEIGHT),
+            false => large.saturating_sub(1),
+        });
     }
 
     fn lasts(&self) -> usize {
@@ -444,6 +466,18 @@ impl Http1Client {
             if kind.is_some_and(|kind| contains(&kind.to_ascii_lowercase(), EVENT_STREAM)) {
                 path.note_endless();
             }
+            let counts = is_pipelinable(exchange);
+            let mut is_sized = false;
+            if let Framing::Length(length) = response.framing {
+                is_sized = true;
+                path.note_length(length);
+                if length > LARGE {
+                    self.close_line();
+                }
+                if counts {
+                    traits.note_size(length > LARGE);
+                }
+            }
             let keeps = traits.note_response(&response, follows)?;
             self.answered.set(self.answered.get() + 1);
             traits.note_life(self.answered.get(), keeps);
@@ -451,6 +485,9 @@ impl Http1Client {
                 sink.send(Part::Hints(hints)).await;
             }
             reader.rest(&mut path, response, sink).await?;
+            if counts && !is_sized {
+                traits.note_size(path.received() > LARGE);
+            }
             Ok(keeps)
         };
         let keeps = response.await.inspect_err(|_| {

@@ -15,8 +15,9 @@ use crate::path::Path;
 /// The bytes of a response after which no request follows it.
 const SHORT: u64 = 64 << 10;
 
-/// The bytes of a response after which the request behind it goes elsewhere.
-const LONG: u64 = 512 << 10;
+/// The bytes of a response after which the request behind it goes elsewhere. The origin sends the
+/// response to that request as well, so the move costs a part of the path.
+const LONG: u64 = 2 << 20;
 
 /// The time without a byte after which the request behind a response goes elsewhere.
 const STALLED: Duration = Duration::from_secs(3);
@@ -53,6 +54,18 @@ impl SharedPath {
         self.0.read.set(0);
         self.0.read_at.set(Instant::now());
         self.0.begun.set(Instant::now());
+    }
+
+    /// Notes the length of the present response. No request waits behind a long one.
+    pub(super) fn note_length(&self, length: u64) {
+        if length > LONG {
+            self.note_endless();
+        }
+    }
+
+    /// Returns the number of bytes that were read since the present response began.
+    pub(super) fn received(&self) -> u64 {
+        self.0.read.get()
     }
 
     /// Lets no request wait behind the present response, however few bytes it has.

@@ -380,6 +380,31 @@ fn request_leaves_a_stalled_or_long_response() {
     });
 }
 
+#[test]
+fn requests_do_not_follow_large_responses() {
+    run(async {
+        let scene = Scene::new(REGULAR, 1);
+        scene.begin().await;
+        scene.behaviour.set(Behaviour {
+            length: (1 << 20) + 1,
+            ..REGULAR
+        });
+        let paths = ["/a", "/b", "/c", "/d", "/e"];
+        let fetched = paths.map(|path| scene.fetch(path));
+        for (path, fetched) in paths.into_iter().zip(fetched) {
+            scene.expect(path, fetched).await;
+        }
+        assert_eq!(scene.requests(), 6, "none is repeated");
+        // One request has left before the first length was known.
+        assert_eq!((scene.seen.followed.get(), scene.depth()), (1, 1));
+        scene.behaviour.set(REGULAR);
+        for _ in 0..20 {
+            scene.begin().await;
+        }
+        assert_eq!(scene.depth(), 2, "small responses follow");
+    });
+}
+
 /// A script may read a stream with an ordinary request, and its responses need not end.
 #[test]
 fn request_leaves_a_response_without_an_end() {
