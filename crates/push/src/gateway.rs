@@ -33,6 +33,7 @@
 //! most events. The other files hold records and policies, or the decisions about one subject.
 //! ARCHITECTURE.md lists the files by decision, and defines the terms.
 
+mod action_urls;
 mod audience;
 mod awaited_targets;
 mod budget;

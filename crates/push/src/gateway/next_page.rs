@@ -12,7 +12,8 @@
 //! page whose request or response has credentials gets no next documents, and documents of another
 //! origin are not promised. A document that sets a cookie is not pushed, unless a request waits for
 //! it already. A page also gets no next documents if the browser asks for few bytes (`Save-Data`).
-//! An account bounds the pushes that nobody used.
+//! A document whose request may have effects is left to the browser ([`may_act`]). An account
+//! bounds the pushes that nobody used.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_preload::{self as scan, Kind, Need};
 
+use super::action_urls::may_act;
 use super::document::DocumentReader;
 use super::fetch::PushTarget;
 use super::output::Output;
@@ -162,7 +164,9 @@ impl Gateway {
         page.cookies_of = viewed.cookies_of;
         page.lead_on(viewed.policy, BODY_BYTES);
         let page = self.pages.insert(page);
-        for document in viewed.documents.into_iter().take(MAX_DOCUMENTS) {
+        let documents = viewed.documents.into_iter();
+        let documents = documents.filter(|it| !may_act(&it.url));
+        for document in documents.take(MAX_DOCUMENTS) {
             self.promise_next_page(page, &document);
         }
         self.collect_page(page);

@@ -91,6 +91,16 @@ fn next_document_of_a_refusing_origin_is_left() {
     }
 }
 
+/// Other visitors have voted, or have left the site.
+#[test]
+fn next_document_with_effects_is_left_to_clicks() {
+    for url in ["http://a.test/vote?id=3", "http://a.test/users/sign_out"] {
+        let mut pair = pair(NextPush::Bodies, &[(FIRST, document()), (url, document())]);
+        pair.predictor = Some(Needs::of_next(&[(FIRST, url)]));
+        assert!(next_of_first(&mut pair, NAVIGATION).is_empty(), "{url}");
+    }
+}
+
 #[test]
 fn next_document_needs_a_client_that_takes_it() {
     for taken in [NextPush::Off, NextPush::Validators] {
