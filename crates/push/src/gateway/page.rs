@@ -92,6 +92,8 @@ pub(super) struct Page {
     pub(super) promises: Option<VecDeque<Promise>>,
     /// The needs that the client is thought to have.
     pub(super) skipped: Vec<Need>,
+    /// The URLs that the page's own bytes name, if the next visit needs them.
+    pub(super) named: HashSet<String>,
     /// The hosts that the page's own bytes name.
     named_hosts: HashSet<String>,
     /// The other hosts that pages of the origin have requested in the user's browser.
@@ -160,6 +162,7 @@ impl Page {
             known: HashSet::from([url.to_string()]),
             promises: Some(VecDeque::new()),
             skipped: Vec::new(),
+            named: HashSet::new(),
             named_hosts: HashSet::new(),
             asked_hosts: HashSet::new(),
             has_too_many_hosts: false,

@@ -12,7 +12,7 @@ use super::fetch::{Fetch, PushStream, PushTarget};
 use super::fetch_phase::FetchPhase;
 use super::fetch_queue::push_priority;
 use super::output::{Output, PromiseStream};
-use super::page::{MAX_RESOURCES, Promise, is_lazy};
+use super::page::{MAX_RESOURCES, Page, Promise, is_lazy};
 use super::predictor::Learned;
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId, ResponseId};
@@ -26,6 +26,12 @@ enum Source {
     Page,
     /// Other users needed it.
     Predictor,
+}
+
+/// Returns whether the needs of a page are remembered, which those of style sheets and scripts are
+/// not.
+fn is_visited(page: &Page) -> bool {
+    is_navigation(page.request()) && !page.leads_on && page.document_url() == &**page.url()
 }
 
 /// The facts about a promise besides its target.
@@ -81,6 +87,14 @@ impl Gateway {
         let policies = reader.take_content_policies();
         self.add_meta_policies(id, reader.frame().as_deref(), &policies);
         let mut needs = reader.take_needs();
+        if self.visits.is_some()
+            && reader.base().is_some()
+            && let Some(page) = self.pages.get_mut(id)
+        {
+            let room = MAX_RESOURCES.saturating_sub(page.named.len());
+            let urls = needs.iter().map(|need| need.url.clone());
+            page.named.extend(urls.take(room));
+        }
         let leaves_redirects = self.config.audience.leaves_redirects();
         if let Some(page) = self.pages.get(id) {
             needs.retain(|need| page.follows(need, leaves_redirects));
@@ -273,16 +287,25 @@ impl Gateway {
         let (Some(page), Some(visits)) = (self.pages.get(id), &self.visits) else {
             return;
         };
-        // Only pages are remembered, not style sheets or scripts.
-        let is_visit =
-            is_navigation(page.request()) && !page.leads_on && page.document_url() == &**page.url();
-        if is_visit {
+        if is_visited(page) {
             let mut visits = visits.lock();
             visits.note_need(page.url(), page.policy(), need);
             visits.note_cookies(page.url(), || page.cookie_hashes());
             if page.sets_cookies() {
                 visits.note_first_change(page.url());
             }
+        }
+    }
+
+    /// Forgets needs of earlier visits that a page has named, and does not name now that its bytes
+    /// were read to their end.
+    pub(super) fn forget_unnamed(&self, id: PageId) {
+        if let (Some(page), Some(visits)) = (self.pages.get(id), &self.visits)
+            && is_visited(page)
+            && page.named.len() < MAX_RESOURCES
+        {
+            let names = |url: &str| page.named.contains(url);
+            visits.lock().note_named(page.url(), names);
         }
     }
 

@@ -426,6 +426,9 @@ impl Gateway {
         }
         if let Some(reader) = reader {
             self.finish_reading(page, reader);
+            if complete {
+                self.forget_unnamed(page);
+            }
         }
         let Some(record) = self.pages.get_mut(page) else {
             return;

@@ -14,6 +14,10 @@
 //! requests its needs when the head of the page has come. They leave with the page again after one
 //! visit without a change, unless its cookies have changed at several visits.
 //!
+//! A page whose bytes were read to their end names its needs. Those that it named at an earlier visit
+//! and does not name now are forgotten. If these were most of them, the page is *renewed*: only
+//! needs that it named at two visits, or never, leave with the next request for it.
+//!
 //! With each need there is the copy that the browser's cache may have. Sessions of one user can
 //! share the pages (`visits`). `saved_visits` writes them to a text and reads them again, for users
 //! who keep them in a file. A file keeps a page for [`MAX_AGE`] seconds after its last visit.
@@ -77,6 +81,8 @@ pub(super) struct LastVisit {
     has_useful: bool,
     /// True if a learned need was of no use at the last visit.
     has_useless: bool,
+    /// True if most of the needs that the page named before were gone at the last visit.
+    is_renewed: bool,
 }
 
 /// A need of a page.
@@ -86,6 +92,8 @@ pub(super) struct UsedNeed {
     pub(super) is_used: bool,
     /// True if only a request of the browser has shown the need.
     pub(super) is_learned: bool,
+    /// The number of visits at which the bytes of the page named it.
+    pub(super) named: u8,
     /// The copy of the resource that the browser's cache may have.
     pub(super) copy: Option<KeptCopy>,
 }
@@ -120,7 +128,8 @@ impl LastVisit {
 
     /// Returns the referrer policy and the used needs, if there are any.
     fn used_needs(&self) -> Option<(Referrer, UsedNeeds)> {
-        let used = self.needs.iter().filter(|it| it.is_used);
+        let may_stay = |it: &&UsedNeed| !self.is_renewed || it.named != 1;
+        let used = self.needs.iter().filter(|it| it.is_used).filter(may_stay);
         let needs: Vec<_> = used.map(|it| (it.need.clone(), it.copy)).collect();
         (!needs.is_empty()).then_some((self.policy, needs))
     }
@@ -239,6 +248,7 @@ impl Revisits {
             },
             is_used: false,
             is_learned: false,
+            named: 0,
             copy: None,
         });
         while self.bytes > MAX_BYTES && self.order.len() > 1 {
@@ -281,6 +291,26 @@ impl Revisits {
             self.bytes -= url.len();
             visit.needs.remove(at);
         }
+    }
+
+    /// Notes the resources that the bytes of a page name, which were read to their end. Forgets the
+    /// needs that they named before and do not name now.
+    pub(super) fn note_named(&mut self, page: &str, names: impl Fn(&str) -> bool) {
+        let Some(visit) = self.pages.get_mut(page) else {
+            return;
+        };
+        let (bytes, count) = (visit.bytes(), visit.needs.len());
+        let known = visit.needs.iter().filter(|it| it.named > 0).count();
+        visit.needs.retain_mut(|it| {
+            let is_named = names(&it.need.url);
+            let is_gone = it.named > 0 && !is_named;
+            it.named = it.named.saturating_add(u8::from(is_named));
+            !is_gone
+        });
+        let gone = count - visit.needs.len();
+        visit.is_renewed = gone * 2 > known;
+        self.bytes -= bytes - visit.bytes();
+        self.has_changed |= gone > 0;
     }
 
     /// Remembers a need of a page that only a request of the browser has shown.

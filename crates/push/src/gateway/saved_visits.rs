@@ -251,6 +251,7 @@ fn read_need(rest: &str) -> Option<UsedNeed> {
         need,
         is_used: true,
         is_learned: false,
+        named: 0,
         copy: until.map(|until| KeptCopy {
             until,
             has_validator,

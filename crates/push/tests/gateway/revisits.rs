@@ -194,7 +194,7 @@ fn needs_wait_for_the_head_that_changes_cookies() {
 
 fn needs_wait_for_cookies(fetches: usize) {
     let mut scene = Scene::new(one_user(fetches));
-    let mut body = "<img src=c.png>";
+    let body = "<img src=c.png>";
     for (cookie, set, with_request, with_head) in [
         ("", &["id=1"][..], &[][..], &[][..]),
         ("id=1", &[], &[], &["id=1"]),
@@ -211,7 +211,6 @@ fn needs_wait_for_cookies(fetches: usize) {
         let found = visit(&mut scene, cookie, set, body);
         let expected = [with_request, with_head];
         assert_eq!(found, expected, "{cookie} {set:?} {fetches}");
-        body = "";
     }
 }
 
@@ -269,9 +268,10 @@ fn only_visits_release_the_needs_of_a_page() {
 #[test]
 fn polling_script_repeats_no_needs() {
     let mut scene = Scene::new(one_user(9));
-    visit(&mut scene, "", &["id=1"], "<img src=c.png>");
-    visit(&mut scene, "id=1", &["id=2"], "");
-    visit(&mut scene, "id=2", &["id=3"], "");
+    let body = "<img src=c.png>";
+    visit(&mut scene, "", &["id=1"], body);
+    visit(&mut scene, "id=1", &["id=2"], body);
+    visit(&mut scene, "id=2", &["id=3"], body);
     for _ in 0..3 {
         let poll = scene.ask("/page", &[("accept", "*/*"), ("cookie", "id=3")]);
         let mut answer = head(200, &[("content-type", "text/html")]);

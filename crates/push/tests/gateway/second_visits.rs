@@ -48,6 +48,33 @@ fn visit(pair: &mut Pair) -> Vec<(bool, String)> {
     asked(pair)
 }
 
+/// Each visit shows three new images, and the style sheet stays.
+#[test]
+fn renewed_page_has_no_early_requests_for_old_needs() {
+    let mut pair = pair(&[("http://a.test/s.css", page("text/css", ""))]);
+    for visit in 0..4 {
+        let names = [0, 1, 2].map(|number| format!("{visit}-{number}.png"));
+        let images: String = names.iter().map(|it| format!("<img src={it}>")).collect();
+        let body = format!("<link rel=stylesheet href=s.css>{images}");
+        pair.serve(PAGE, page("text/html", &body));
+        for name in &names {
+            pair.serve(&format!("http://a.test/{name}"), validated());
+        }
+        pair.browse_for(LOADED, PAGE, NAVIGATION);
+        let early = asked(&mut pair);
+        pair.get("http://a.test/s.css", PLAIN);
+        for name in &names {
+            pair.get(&format!("http://a.test/{name}"), PLAIN);
+        }
+        pair.run();
+        let old = early
+            .into_iter()
+            .filter(|(_, url)| url.ends_with(".png") && !url.contains(&format!("/{visit}-")));
+        // The second visit cannot know that the images are gone.
+        assert_eq!(old.count(), if visit == 1 { 3 } else { 0 }, "{visit}");
+    }
+}
+
 #[test]
 fn copies_are_checked_at_the_second_visit() {
     let mut unmodified = known("");

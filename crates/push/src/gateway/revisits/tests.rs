@@ -47,6 +47,32 @@ fn revisits_return_used_needs_only() {
 }
 
 #[test]
+fn page_that_names_other_needs_forgets_old_ones() {
+    let mut revisits = Revisits::default();
+    let mut visit = |named: &[&str]| {
+        let early = urls(&mut revisits, "page");
+        for url in named {
+            revisits.note_need("page", Referrer::None, &need(url));
+            revisits.note_use("page", url, true);
+        }
+        revisits.learn_need("page", Referrer::None, &need("script"));
+        revisits.note_named("page", |url| named.contains(&url));
+        early
+    };
+    assert!(visit(&["style", "a", "b"]).is_empty());
+    assert_eq!(visit(&["style", "c", "d"]), ["style", "a", "b", "script"]);
+    // Most needs were gone, so those of a single visit wait for the page.
+    assert_eq!(visit(&["style", "e", "f"]), ["style", "script"]);
+    assert_eq!(visit(&["style", "e", "f"]), ["style", "script"]);
+    assert_eq!(visit(&["style", "e", "g"]), ["style", "script", "e", "f"]);
+    assert_eq!(visit(&["style", "e"]), ["style", "script", "e", "g"]);
+    assert_eq!(
+        revisits.bytes,
+        "page".len() + "style".len() + "script".len() + 1
+    );
+}
+
+#[test]
 fn revisits_know_the_copies_of_needs() {
     let mut revisits = Revisits::default();
     assert!(!revisits.take_change());
