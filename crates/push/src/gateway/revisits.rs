@@ -14,9 +14,9 @@
 //! requests its needs when the head of the page has come. They leave with the page again after one
 //! visit without a change, unless its cookies have changed at several visits.
 //!
-//! A page whose bytes were read to their end names its needs. Those that it named at an earlier visit
-//! and does not name now are forgotten. If these were most of them, the page is *renewed*: only
-//! needs that it named at two visits, or never, leave with the next request for it.
+//! Once the bytes of a page were read to their end, the needs that it named at an earlier visit and
+//! does not name now are forgotten. If these were most of them, the page is *renewed*: only needs
+//! that it named at two visits, or never, leave with the next request for it.
 //!
 //! With each need there is the copy that the browser's cache may have. Sessions of one user can
 //! share the pages (`visits`). `saved_visits` writes them to a text and reads them again, for users
