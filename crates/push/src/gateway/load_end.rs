@@ -3,9 +3,9 @@
 //!
 //! A script requests data while its page loads, but also when the user clicks, and such a request
 //! may have effects. The same holds for frames and for URLs with a query. After the load, they
-//! therefore teach nothing. The load is over when no element of a page was requested or arrived for
-//! a while. Data do not count, since pages that ask for news request data without end. Only the
-//! next document begins another load.
+//! therefore teach nothing. The load is over when no element of a page of the session was requested
+//! or arrived for a while. Data do not count, since pages that ask for news request data without
+//! end. Only the next document begins another load.
 
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use tandem_http::RequestHead;
 use tandem_predict::auto::url::{Kind, parts};
 
 use crate::fetch_standard::{is_framed, is_navigation, is_prefetch};
+use crate::image_accept::is_for_image;
 
 /// The time without an element after which the load is over, beyond two round trips of the path. A
 /// script that was sent leads to the next request within a round trip and the time that it runs.
@@ -20,11 +21,16 @@ const QUIET_PERIOD: Duration = Duration::from_millis(1500);
 /// The round trip of a path that cannot be measured, such as that behind Tor.
 const UNKNOWN_ROUND_TRIP: Duration = Duration::from_secs(1);
 
+/// The longest load. Another tab may request elements without end, or hold one open.
+const LONGEST: Duration = Duration::from_mins(1);
+
 /// The progress of the load.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LoadProgress {
     /// The time of the last event, unless the load is over.
     last: Option<Instant>,
+    /// The time at which the document was requested.
+    begun: Option<Instant>,
     /// The round trip of the path, if it was measured.
     pub(super) round_trip: Option<Duration>,
     /// The number of elements whose responses are under way.
@@ -36,14 +42,16 @@ impl LoadProgress {
     pub(super) fn is_over(&self, now: Instant) -> bool {
         let round_trip = self.round_trip.unwrap_or(UNKNOWN_ROUND_TRIP);
         let period = QUIET_PERIOD + round_trip.saturating_mul(2);
-        let is_quiet = |last| now.saturating_duration_since(last) >= period;
-        self.last
-            .is_none_or(|last| self.arriving == 0 && is_quiet(last))
+        let since = |time| now.saturating_duration_since(time);
+        self.begun.is_none_or(|begun| since(begun) >= LONGEST)
+            || self
+                .last
+                .is_none_or(|last| self.arriving == 0 && since(last) >= period)
     }
 
     /// Notes the request for a document, which begins a load.
     pub(super) fn begin(&mut self, now: Instant) {
-        self.last = Some(now);
+        (self.begun, self.last) = (Some(now), Some(now));
     }
 
     /// Notes an element: its request or its arrival.
@@ -59,7 +67,18 @@ pub(super) fn is_data_request(request: &RequestHead) -> bool {
     }
     match request.fields.get("sec-fetch-dest") {
         Some(destination) => destination == b"empty" && !is_prefetch(request),
-        None => Kind::of_path(parts(&request.path).path) == Kind::Data,
+        None => match Kind::of_path(parts(&request.path).path) {
+            Kind::Data => true,
+            // Without metadata, only `Accept` tells data from elements whose paths have no ending.
+            // Tools request pages without a referrer.
+            Kind::Open | Kind::Page => {
+                let accept = request.fields.get("accept").unwrap_or_default();
+                request.fields.contains("referer")
+                    && !is_for_image(&request.fields)
+                    && !accept.starts_with(b"text/css")
+            }
+            _ => request.fields.contains("x-requested-with"),
+        },
     }
 }
 
@@ -97,19 +116,24 @@ mod tests {
         assert!(load.is_over(now), "none has begun");
         load.begin(now);
         load.arriving += 1;
-        assert!(!load.is_over(at(60_000)), "the page arrives");
-        load.note(at(60_000));
+        assert!(!load.is_over(at(40_000)), "the page arrives");
+        load.note(at(40_000));
         load.arriving -= 1;
-        load.note(at(63_000));
-        assert!(!load.is_over(at(66_499)), "an unknown round trip");
-        assert!(load.is_over(at(66_500)));
+        load.note(at(43_000));
+        assert!(!load.is_over(at(46_499)), "an unknown round trip");
+        assert!(load.is_over(at(46_500)));
         load.round_trip = Some(Duration::from_millis(300));
-        assert!(!load.is_over(at(65_099)));
-        assert!(load.is_over(at(65_100)));
-        load.note(at(67_000));
-        assert!(load.is_over(at(67_000)), "a late element");
-        load.begin(at(68_000));
-        assert!(!load.is_over(at(68_000)), "the next page");
+        assert!(!load.is_over(at(45_099)));
+        assert!(load.is_over(at(45_100)));
+        load.note(at(47_000));
+        assert!(load.is_over(at(47_000)), "a late element");
+        load.begin(at(48_000));
+        assert!(!load.is_over(at(48_000)), "the next page");
+        load.arriving += 1;
+        for millis in (48_000..108_000).step_by(1000) {
+            load.note(at(millis));
+        }
+        assert!(load.is_over(at(108_000)), "elements without end");
     }
 
     #[test]
@@ -127,8 +151,18 @@ mod tests {
             assert_eq!(is_element(&request), has_element, "{destination}");
             assert_eq!(is_data_request(&request), has_data, "{destination}");
         }
-        for (path, has_data) in [("/a.json", true), ("/a.js", false), ("/", false)] {
-            let request = RequestHead::get(Scheme::Http, "a.test", path);
+        for (path, accept, has_data) in [
+            ("/a.json", "*/*", true),
+            ("/a.js", "*/*", false),
+            ("/vote/3", "*/*", true),
+            ("/vote/3", "application/json", true),
+            ("/image/3", "image/avif,image/webp,*/*;q=0.8", false),
+            ("/style/3", "text/css,*/*;q=0.1", false),
+            ("/", "text/html", false),
+        ] {
+            let mut request = RequestHead::get(Scheme::Http, "a.test", path);
+            request.fields.push("accept", accept);
+            request.fields.push("referer", "http://a.test/");
             assert_eq!(is_data_request(&request), has_data, "{path}");
             assert_eq!(may_have_effects(&request), has_data, "{path}");
         }

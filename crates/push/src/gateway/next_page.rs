@@ -282,6 +282,7 @@ impl Gateway {
         self.collect_pages(waiting);
         let view = PageView::new(now, &push.url, Treatment::Pushed);
         self.view = Some(Box::new(view));
+        self.load.begin(now);
         let Some(predictor) = predictor.filter(|_| !self.closed) else {
             return;
         };

@@ -559,7 +559,7 @@ fn error_of_a_request_teaches_no_need() {
         (NAVIGATION, 404, 1),
     ] {
         let mut scene = Scene::new(Config::default());
-        let id = scene.ask("/x", fields);
+        let id = scene.ask("/x.png", fields);
         scene.head(
             id,
             &mut scene::head(status, &[("content-type", "text/html")]),
