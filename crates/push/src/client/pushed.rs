@@ -116,13 +116,22 @@ pub(super) struct KeptPush {
     /// The number of changes of cookies that the cookies of the push surely contain. They may lack
     /// each later change.
     pub(super) cookies_of: u64,
-    /// True if an unsafe request to the origin came after the promise, before the head.
-    pub(super) precedes_change: bool,
+    /// The change that came after the promise, before the head.
+    pub(super) precedes: Option<Change>,
     pub(super) response: Option<ArrivedResponse>,
     pub(super) body: VecDeque<Bytes>,
     pub(super) trailers: Option<Fields>,
     /// The bytes counted for the push now.
     pub(super) held: usize,
+}
+
+/// A change of the state of sites.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Change {
+    /// Bytes in a tunnel, which hides the site.
+    Hidden,
+    /// An unsafe request to the origin of a push, or by a page of that origin.
+    OfOrigin,
 }
 
 /// The head of a response and the facts that came with it.
@@ -173,7 +182,7 @@ impl KeptPush {
             request,
             promised: now,
             cookies_of: 0,
-            precedes_change: false,
+            precedes: None,
             response: None,
             body: VecDeque::new(),
             trailers: None,

@@ -23,7 +23,8 @@ use super::later_cookies::LaterCookies;
 use super::lifetime::{PageLoad, is_confirmation, is_of_use};
 pub use super::pushed::PushId;
 use super::pushed::{
-    ArrivedResponse, KeptPush, Phase, Pushed, Reader, Target, size_of_fields, size_of_promise,
+    ArrivedResponse, Change, KeptPush, Phase, Pushed, Reader, Target, size_of_fields,
+    size_of_promise,
 };
 pub use output::{Intake, Output, Piece, Serve};
 
@@ -57,6 +58,8 @@ pub struct PushStore {
     waiting: HashMap<Target, PushId>,
     pushes: HashMap<PushId, Pushed>,
     next_id: u64,
+    /// The number of the first push after the last change that a tunnel hides.
+    hidden_change: u64,
     /// The bytes that are counted for all pushes.
     held: usize,
     load: PageLoad,
@@ -77,6 +80,7 @@ impl PushStore {
             waiting: HashMap::new(),
             pushes: HashMap::new(),
             next_id: 0,
+            hidden_change: 0,
             held: 0,
             load: PageLoad::new(now),
             documents: RequestedDocuments::default(),

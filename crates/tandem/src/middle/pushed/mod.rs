@@ -15,6 +15,7 @@ mod companion;
 mod crossing;
 mod digests;
 mod session;
+mod tunnels;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -128,8 +129,11 @@ impl Stage for Pushed {
         if let Some(refusal) = refuse_reserved(request) {
             return refusal;
         }
-        if request.is_connect() || request.protocol.is_some() || !shared.takes_pushes() {
+        if !shared.takes_pushes() {
             return shared.next.call(exchange);
+        }
+        if request.is_connect() || request.protocol.is_some() {
+            return tunnels::forward(shared, exchange);
         }
         if !is_safe(&request.method) {
             shared.note_unsafe_request(&exchange.isolation, request);
@@ -212,6 +216,18 @@ impl PushedShared {
     /// Drops the stored answers that a request with an unsafe method may change.
     fn note_unsafe_request(&self, isolation: &Isolation, request: &RequestHead) {
         self.for_each_session(isolation, |pushes| pushes.note_unsafe_request(request));
+    }
+
+    /// Drops the stored data that a page may change by the bytes of a tunnel.
+    fn note_hidden_change(&self, isolation: &Isolation) {
+        let is_awaited = {
+            let sessions = self.sessions.borrow();
+            let mut of_key = sessions.get(isolation).into_iter().flatten();
+            of_key.any(|pushes| pushes.awaits_hidden_change())
+        };
+        if is_awaited {
+            self.for_each_session(isolation, SessionPushes::note_hidden_change);
+        }
     }
 
     /// Drops a stored answer that is older than a response to a request, which left at `sent`.

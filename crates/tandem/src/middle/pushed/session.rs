@@ -273,6 +273,14 @@ impl SessionPushes {
         self.with_store(|store| store.note_unsafe_request(request));
     }
 
+    pub(super) fn awaits_hidden_change(&self) -> bool {
+        self.state.borrow().store.awaits_hidden_change()
+    }
+
+    pub(super) fn note_hidden_change(&self) {
+        self.with_store(PushStore::note_hidden_change);
+    }
+
     pub(super) fn clear_origin(&self, request: &RequestHead) {
         self.with_store(|store| store.clear_origin(request));
     }

@@ -119,6 +119,92 @@ fn unsafe_request_leaves_other_origins() {
     assert!(scene.ask("/a").is_some());
 }
 
+/// A page has its API at another host.
+#[test]
+fn unsafe_request_of_a_page_ends_data_of_its_origin() {
+    let tag = ("etag", "\"1\"");
+    for (named, value, ends) in [
+        ("origin", "http://h.test", true),
+        ("origin", "http://H.test", true),
+        ("origin", "https://h.test", false),
+        ("origin", "http://h.test:81", false),
+        ("origin", "null", false),
+        ("referer", "http://h.test/page?x", true),
+        ("referer", "http://other.test/http://h.test/", false),
+    ] {
+        for is_early in [true, false] {
+            let what = format!("{named} {value} {is_early}");
+            let mut scene = Scene::new(LIMITS);
+            scene.push("/font", &[LASTING, FONT], "x");
+            let data = scene.promise("/data");
+            let elsewhere = RequestHead {
+                authority: "api.test".to_owned(),
+                fields: [(named, value)].into_iter().collect(),
+                ..post("/data")
+            };
+            if is_early {
+                scene.store.on_head(scene.now, data, ok(&[JSON, tag]));
+            }
+            scene.store.note_unsafe_request(&elsewhere);
+            if !is_early {
+                scene.store.on_head(scene.now, data, ok(&[JSON, tag]));
+            }
+            assert_consistent(&scene.store);
+            assert_eq!(scene.ask("/data").is_none(), ends, "{what}");
+            assert!(scene.ask("/font").is_some(), "{what}");
+        }
+    }
+}
+
+#[test]
+fn bytes_in_a_tunnel_end_momentary_data() {
+    let no_cache = ("cache-control", "no-cache");
+    for (fields, destination, ends) in [
+        (&[no_cache, JSON][..], "empty", true),
+        (&[JSON], "empty", true),
+        (&[JSON], "", true),
+        (&[no_cache, HTML], "empty", true),
+        (&[LASTING, JSON], "empty", false),
+        (&[no_cache, FONT], "font", false),
+        (&[FONT], "", false),
+        (&[no_cache, HTML], "iframe", false),
+    ] {
+        for is_early in [true, false] {
+            let what = format!("{fields:?} {destination} {is_early}");
+            let request = get_for(destination);
+            let mut scene = Scene::new(LIMITS);
+            let take = |scene: &mut Scene| match scene.store.on_promise(
+                scene.now,
+                request.clone(),
+                true,
+            ) {
+                Intake::Read(id) => id,
+                Intake::Cancel => panic!("the push was cancelled"),
+            };
+            assert!(!scene.store.awaits_hidden_change());
+            let first = take(&mut scene);
+            if is_early {
+                scene.store.on_head(scene.now, first, ok(fields));
+            }
+            assert!(scene.store.awaits_hidden_change());
+            scene.store.note_hidden_change();
+            assert!(!scene.store.awaits_hidden_change(), "nothing is left to do");
+            if !is_early {
+                scene.store.on_head(scene.now, first, ok(fields));
+            }
+            assert_consistent(&scene.store);
+            let served = scene.store.on_request(scene.now, &request, false);
+            assert_eq!(served.is_none(), ends, "{what}");
+            scene.store.on_end(first, true);
+            let second = take(&mut scene);
+            scene.store.on_head(scene.now, second, ok(fields));
+            scene.store.on_end(second, true);
+            let served = scene.store.on_request(scene.now, &request, false);
+            assert!(served.is_some(), "a later push: {what}");
+        }
+    }
+}
+
 #[test]
 fn newer_response_of_another_version_ends_a_push() {
     let tag = |tag| [LASTING, ("etag", tag)];
