@@ -6,6 +6,9 @@
 //! therefore teach nothing. The load is over when no element of a page of the session was requested
 //! or arrived for a while. Data do not count, since pages that ask for news request data without
 //! end. Only the next document begins another load.
+//!
+//! Data that a page requests after an unsafe request show the state after a change, and a push that
+//! leaves with the page would show an older one. They teach nothing either.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +27,11 @@ const UNKNOWN_ROUND_TRIP: Duration = Duration::from_secs(1);
 /// The longest load. Another tab may request elements without end, or hold one open.
 const LONGEST: Duration = Duration::from_mins(1);
 
+/// The largest number of changed hosts that are remembered.
+const MAX_CHANGED: usize = 8;
+
 /// The progress of the load.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct LoadProgress {
     /// The time of the last event, unless the load is over.
     last: Option<Instant>,
@@ -35,6 +41,8 @@ pub(super) struct LoadProgress {
     pub(super) round_trip: Option<Duration>,
     /// The number of elements whose responses are under way.
     pub(super) arriving: usize,
+    /// The hosts of the origins whose state the page may have changed.
+    changed: Vec<Box<str>>,
 }
 
 impl LoadProgress {
@@ -52,6 +60,26 @@ impl LoadProgress {
     /// Notes the request for a document, which begins a load.
     pub(super) fn begin(&mut self, now: Instant) {
         (self.begun, self.last) = (Some(now), Some(now));
+        self.changed.clear();
+    }
+
+    /// Notes an unsafe request. It may change the state of its target's origin and of the origin
+    /// whose page makes it.
+    pub(super) fn note_change(&mut self, request: &RequestHead) {
+        let page = request.fields.get("origin").and_then(|origin| {
+            let origin = std::str::from_utf8(origin).ok()?;
+            Some(origin.split_once("://")?.1)
+        });
+        for host in page.into_iter().chain([&*request.authority]) {
+            if self.changed.len() < MAX_CHANGED && !self.has_changed(host) {
+                self.changed.push(host.into());
+            }
+        }
+    }
+
+    /// Returns whether the page may have changed the state of a host.
+    pub(super) fn has_changed(&self, host: &str) -> bool {
+        self.changed.iter().any(|it| it.eq_ignore_ascii_case(host))
     }
 
     /// Notes an element: its request or its arrival.
@@ -134,6 +162,24 @@ mod tests {
             load.note(at(millis));
         }
         assert!(load.is_over(at(108_000)), "elements without end");
+    }
+
+    #[test]
+    fn change_concerns_its_target_and_its_page_until_the_next() {
+        let mut load = LoadProgress::default();
+        let mut post = RequestHead::get(Scheme::Https, "api.test", "/a");
+        post.fields.push("origin", "https://a.test");
+        load.note_change(&post);
+        for (host, expected) in [("api.test", true), ("A.test", true), ("b.test", false)] {
+            assert_eq!(load.has_changed(host), expected, "{host}");
+        }
+        for number in 0..2 * MAX_CHANGED {
+            post.authority = format!("{number}.test");
+            load.note_change(&post);
+        }
+        assert_eq!(load.changed.len(), MAX_CHANGED);
+        load.begin(Instant::now());
+        assert!(!load.has_changed("a.test"), "the next page");
     }
 
     #[test]

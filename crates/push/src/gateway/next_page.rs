@@ -60,6 +60,7 @@ impl Gateway {
     /// and a navigation leaves the page.
     pub fn begin_change(&mut self, now: Instant, request: &RequestHead) {
         self.next.begin_change(now);
+        self.load.note_change(request);
         if is_navigation(request) && !self.is_frame(now, request) {
             self.next.leave();
         }

@@ -24,7 +24,7 @@ use tandem_preload::{Kind, Need, Referrer};
 
 use super::cookie_hashes::CookieHashes;
 use super::document::DocumentReader;
-use super::load_end::{is_element, may_have_effects};
+use super::load_end::{is_data_request, is_element, may_have_effects};
 use super::page_view::OwnVisit;
 use super::predictor::is_learnable;
 use super::session::Gateway;
@@ -208,10 +208,12 @@ impl Gateway {
         self.load.round_trip = Some(round_trip);
     }
 
-    /// Returns whether a request comes after the load, and a click may have caused it.
+    /// Returns whether a request comes after the load, and a click may have caused it. Data after a
+    /// change count as such.
     pub(super) fn is_after_load(&self, now: Instant, request: &RequestHead) -> bool {
         let is_page = is_navigation(request) && !is_framed(request);
-        !is_page && may_have_effects(request) && self.load.is_over(now)
+        let is_changed = || is_data_request(request) && self.load.has_changed(&request.authority);
+        !is_page && ((may_have_effects(request) && self.load.is_over(now)) || is_changed())
     }
 
     /// Begins to remember the requests of a page of one user that no promise answers.
