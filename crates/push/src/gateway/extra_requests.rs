@@ -16,12 +16,13 @@ use super::fetch_phase::Released;
 use super::page::Page;
 use super::page_series::SeriesNumber;
 use super::predictor::Predictor;
-use super::session::Gateway;
+use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
 use super::unknown_cookies::note_foreign_cookies;
 use crate::fetch_standard::{is_by_cors, is_navigation};
 use crate::refusing_hosts::is_failure;
 use crate::url::authority;
+use crate::wire::Fate;
 
 impl Gateway {
     /// Notes the status of an origin's response to the browser or to a push. After the last of a
@@ -71,13 +72,36 @@ impl Gateway {
         waits
     }
 
-    /// Notes whether the response of a push is of no use to the browser. A client that does not
-    /// report gets fewer responses, so its outcomes tell nothing about other users.
-    pub(super) fn note_outcome(&mut self, id: FetchId, is_useless: bool) {
+    /// Notes that the response of a push is of no use to the browser. A client that does not report
+    /// gets fewer responses, so its outcomes tell nothing about other users.
+    pub(super) fn note_useless(&mut self, id: FetchId) {
         if self.companion.client_reports()
             && let Some((page, url)) = self.page_and_resource(id)
         {
-            self.misses.note(page, url, is_useless);
+            self.misses.note(page, url, true);
+        }
+    }
+
+    /// Handles the report on a push whose response may serve a later request.
+    pub(super) fn note_use(&mut self, now: Instant, hash: u32, push: &Unreported, fate: Fate) {
+        if push.is_check || push.needs_waiting {
+            return;
+        }
+        let page = Arc::clone(&push.page_url);
+        match fate {
+            Fate::Used | Fate::Late => self.misses.note(page, hash, false),
+            Fate::Wasted | Fate::Cancelled if push.begun => {
+                self.misses.note_dropped(now, page, hash);
+            }
+            Fate::Wasted | Fate::Cancelled | Fate::Validated => {}
+        }
+    }
+
+    /// Notes a request of the browser while a push of its resource is under way.
+    pub(super) fn note_double_request(&mut self, now: Instant, hash: u32) {
+        let push = self.unreported.get(&hash);
+        if push.is_some_and(|push| push.begun && !push.is_check && !push.is_next) {
+            self.misses.note_double(now, hash);
         }
     }
 

@@ -154,8 +154,9 @@ impl Gateway {
         let page = fetch.page;
         let delivery = delivery.filter(|_| is_short);
         match delivery {
-            None => self.note_outcome(id, true),
-            Some(Delivery::Kept) => self.note_outcome(id, false),
+            None => self.note_useless(id),
+            // The report on the push tells whether the client has used it.
+            Some(Delivery::Kept) => {}
             Some(Delivery::HandedOver | Delivery::Withheld) => self.watch_push(now, id),
         }
         let is_kept = delivery == Some(Delivery::Kept);

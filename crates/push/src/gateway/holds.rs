@@ -548,7 +548,7 @@ impl Gateway {
         fetch.reported = true;
         let (hash, has_head) = (fetch.target.hash, fetch.phase.holds_head());
         if has_head {
-            self.note_outcome(id, true);
+            self.note_useless(id);
         }
         let push = self.unreported.get(&hash);
         if push.is_some_and(|push| push.fetch == id)

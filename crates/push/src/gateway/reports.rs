@@ -88,6 +88,7 @@ impl Gateway {
             return self.handle_next_fate(now, fate, hash, &push, predictor);
         }
         let claimant = Claimant::of(cookies, push.asked);
+        self.note_use(now, hash, &push, fate);
         if push.is_check && matches!(fate, Fate::Used | Fate::Late) {
             return self.prefer_superseded(now, &push, claimant);
         }

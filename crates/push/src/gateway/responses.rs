@@ -70,6 +70,7 @@ impl Gateway {
             let is_visit = is_navigation(request) && !is_prefetch(request);
             if is_visit && !self.is_frame(now, request) {
                 self.next.leave();
+                self.misses.begin_page();
                 let left = self.hints.leave();
                 self.collect_pages(left);
             }
@@ -81,6 +82,7 @@ impl Gateway {
             // A promise that gives way makes room for others.
             self.start_fetches(now);
             self.misses.note_request(now, hash, request);
+            self.note_double_request(now, hash);
             self.refusals.expire(now);
             self.cookies.note_request(request);
             self.note_host_cookies(now, request);

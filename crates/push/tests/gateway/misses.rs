@@ -435,6 +435,8 @@ fn pushed_after(
         for unused in ["big.png", "rare.png"] {
             pair.report(fate, &format!("http://a.test/{unused}"));
         }
+        // The user goes on in the page. A request during the load would count as a miss.
+        pair.pass(Duration::from_secs(20));
         for (url, referer) in later {
             pair.load(url, &[("referer", referer), ("accept", "image/*")]);
         }
@@ -475,6 +477,40 @@ fn resources_that_no_browser_uses_are_left_to_it() {
         [all[0].clone(), all[2].clone()],
         "it was requested"
     );
+}
+
+/// A page posts to its own site while it loads, and the client drops the pushes of the site. The
+/// report on that comes after the request or before it.
+#[test]
+fn push_that_clients_drop_is_left_to_the_browser() {
+    const STATE: &str = "http://a.test/state.png";
+    let asked_as = [("referer", PAGE), ("accept", "image/*")];
+    let state = image().with("cache-control", "no-cache");
+    let pages = [(PAGE, html("<img src=/state.png>")), (STATE, state)];
+    for (before, after, expected) in [(true, false, 0), (false, true, 0), (false, false, 1)] {
+        let mut needs = Needs::of_copies(PAGE, &[(STATE, 60)]);
+        for user in 0..3 {
+            let mut pair = Pair::new(&pages);
+            needs.user = user;
+            pair.predictor = Some(needs);
+            assert_eq!(pair.load(PAGE, NAVIGATION).len(), 2);
+            if before {
+                pair.load(STATE, &asked_as);
+            }
+            pair.report(Fate::Wasted, STATE);
+            if after {
+                pair.load(STATE, &asked_as);
+            }
+            pair.report(Fate::Used, "http://a.test/other");
+            pair.run();
+            needs = pair.predictor.expect("it was set above");
+        }
+        let mut pair = Pair::new(&pages);
+        needs.user = 3;
+        pair.predictor = Some(needs);
+        let pushed = pair.load(PAGE, NAVIGATION).len() - 1;
+        assert_eq!(pushed, expected, "{before} {after}");
+    }
 }
 
 /// Returns the number of requests for a learned resource with each visit of one of these users.
