@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn change_concerns_its_target_and_its_page_until_the_next() {
+    fn change_concerns_target_and_page_until_the_next() {
         let mut load = LoadProgress::default();
         let mut post = RequestHead::get(Scheme::Https, "api.test", "/a");
         post.fields.push("origin", "https://a.test");

@@ -4,8 +4,9 @@
 //! of it. The second case happens to responses that no cache may keep: they serve only a request
 //! that waits, and whose fields fit. Such a request may cross the promise, or carry a cookie that
 //! the push did not have. It also happens to a push that the client drops while its page loads, for
-//! example because the page has changed the state of its site (POST). The predictor counts the misses of all users ([`crate::useless_pushes`]),
-//! and the next pages are promised without these resources.
+//! example because the page has changed the state of its site (POST). The predictor counts the
+//! misses of all users ([`crate::useless_pushes`]), and the next pages are promised without these
+//! resources.
 //!
 //! A push that a request has taken is no miss, and later requests for its resource do not change
 //! that. Only the client can compare a waiting request with the response. If the client refuses the

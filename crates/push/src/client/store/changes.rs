@@ -11,12 +11,12 @@
 //! sheet, script, image or font with a lifetime. For each other URL of the origin, the push ends,
 //! because it may show the state of the site. These are documents, data, and responses that must be
 //! validated or name no lifetime. The same holds for the origin of the page that makes the request,
-//! such as a page whose API has another host. A WebSocket counts as such a request while the browser
-//! sends messages.
+//! such as a page whose API has another host. A WebSocket counts as such a request while the
+//! browser sends messages.
 //!
 //! A tunnel hides its requests and the pages that make them. Bytes of the browser in a tunnel end
-//! the waiting data of all origins, if the data must be validated or name no lifetime. Documents and
-//! the parts of pages stay.
+//! the waiting data of all origins, if the data must be validated or name no lifetime. Documents
+//! and the parts of pages stay.
 
 use std::time::Instant;
 
