@@ -436,6 +436,7 @@ fn pushed_after(
             pair.report(fate, &format!("http://a.test/{unused}"));
         }
         // The user goes on in the page. A request during the load would count as a miss.
+        pair.run();
         pair.pass(Duration::from_secs(20));
         for (url, referer) in later {
             pair.load(url, &[("referer", referer), ("accept", "image/*")]);
