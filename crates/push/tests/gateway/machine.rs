@@ -394,3 +394,22 @@ fn untaken_promise_of_a_left_page_is_dropped() {
     assert_eq!(scene.gateway.records()[2], 0);
     assert_eq!(scene.promises(PromiseStream::Response(carrying)), []);
 }
+
+#[test]
+fn error_of_a_request_teaches_no_need() {
+    let page = format!("{SITE}/page");
+    let of_page = ("referer", page.as_str());
+    for (fields, status, expected) in [
+        (&[of_page][..], 404, 0),
+        (&[of_page], 410, 0),
+        (&[of_page], 500, 0),
+        (&[of_page], 200, 1),
+        (NAVIGATION, 404, 1),
+    ] {
+        let mut scene = Scene::new(Config::default());
+        let id = scene.ask("/x.png", fields);
+        scene.head(id, &mut head(status, &[("content-type", "text/html")]));
+        let recorded = scene.recorded();
+        assert_eq!(recorded.len(), expected, "{status} {recorded:?}");
+    }
+}

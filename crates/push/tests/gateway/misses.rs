@@ -584,24 +584,3 @@ fn error_of_a_push_teaches_no_need() {
         }
     }
 }
-
-#[test]
-fn error_of_a_request_teaches_no_need() {
-    let of_page = ("referer", PAGE);
-    for (fields, status, expected) in [
-        (&[of_page][..], 404, 0),
-        (&[of_page], 410, 0),
-        (&[of_page], 500, 0),
-        (&[of_page], 200, 1),
-        (NAVIGATION, 404, 1),
-    ] {
-        let mut scene = Scene::new(Config::default());
-        let id = scene.ask("/x.png", fields);
-        scene.head(
-            id,
-            &mut scene::head(status, &[("content-type", "text/html")]),
-        );
-        let recorded = scene.recorded();
-        assert_eq!(recorded.len(), expected, "{status} {recorded:?}");
-    }
-}
