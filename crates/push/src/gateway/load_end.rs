@@ -20,7 +20,7 @@ use crate::image_accept::is_for_image;
 
 /// The time without an element after which the load is over, beyond two round trips of the path. A
 /// script that was sent leads to the next request within a round trip and the time that it runs.
-const QUIET_PERIOD: Duration = Duration::from_millis(1500);
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
 /// The round trip of a path that cannot be measured, such as that behind Tor.
 const UNKNOWN_ROUND_TRIP: Duration = Duration::from_secs(1);
 
@@ -147,12 +147,12 @@ mod tests {
         assert!(!load.is_over(at(40_000)), "the page arrives");
         load.note(at(40_000));
         load.arriving -= 1;
-        load.note(at(43_000));
-        assert!(!load.is_over(at(46_499)), "an unknown round trip");
-        assert!(load.is_over(at(46_500)));
+        load.note(at(42_000));
+        assert!(!load.is_over(at(44_999)), "an unknown round trip");
+        assert!(load.is_over(at(45_000)));
         load.round_trip = Some(Duration::from_millis(300));
-        assert!(!load.is_over(at(45_099)));
-        assert!(load.is_over(at(45_100)));
+        assert!(!load.is_over(at(43_599)));
+        assert!(load.is_over(at(43_600)));
         load.note(at(47_000));
         assert!(load.is_over(at(47_000)), "a late element");
         load.begin(at(48_000));
