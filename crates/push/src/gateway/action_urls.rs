@@ -55,16 +55,31 @@ const WORDS: [&str; 20] = [
 pub(super) fn may_act(url: &str) -> bool {
     let path = url.split_once("://").map_or(url, |(_, rest)| rest);
     let path = path.split_once('/').map_or("", |(_, path)| path);
-    path.contains('?') || path.split('/').any(names_action)
+    path.contains('?') || escapes_letter(path) || path.split('/').any(names_action)
+}
+
+/// Returns whether an escape may stand for an ASCII letter, which needs none.
+fn escapes_letter(path: &str) -> bool {
+    let mut escapes = path.split('%').skip(1);
+    escapes.any(|escape| escape.starts_with(['4', '5', '6', '7']))
 }
 
 fn names_action(segment: &str) -> bool {
-    let segment = segment.to_ascii_lowercase();
+    let mut words = String::with_capacity(segment.len());
+    let mut was_lower = false;
+    for letter in segment.chars() {
+        // `addItem` has two words.
+        if was_lower && letter.is_ascii_uppercase() {
+            words.push('-');
+        }
+        was_lower = letter.is_ascii_lowercase();
+        words.push(letter.to_ascii_lowercase());
+    }
     let is_separator = |letter: char| letter.is_ascii() && !letter.is_ascii_alphanumeric();
-    if segment.split(is_separator).any(|it| WORDS.contains(&it)) {
+    if words.split(is_separator).any(|it| WORDS.contains(&it)) {
         return true;
     }
-    let joined = segment.replace(is_separator, "");
+    let joined = words.replace(is_separator, "");
     ACTIONS.iter().any(|it| joined.contains(it))
 }
 
@@ -78,6 +93,11 @@ mod tests {
             ("", false),
             ("/", false),
             ("/second", false),
+            ("/cart/addItem", true),
+            ("/voteUp", true),
+            ("/likePost", true),
+            ("/log%6Fut", true),
+            ("/NewsToday", false),
             ("/2024/01/news-of-the-day.html", false),
             ("/wiki/%C3%84pfel", false),
             ("/address/download", false),
