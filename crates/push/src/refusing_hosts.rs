@@ -6,8 +6,8 @@
 //! session in another way.
 //!
 //! The knowledge ends with one answer of the host to any user, or after a time without failures.
-//! Failures that a user provokes thus delay pushes from this host to others, up to the browser's own
-//! first request to it.
+//! Failures that a user provokes thus delay pushes from this host to others, until the
+//! browser has requested something from it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

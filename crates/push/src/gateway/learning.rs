@@ -53,7 +53,7 @@ pub fn teach(
         page: None,
         is_frame: false,
         // Without a session, no load is known.
-        is_after_load: !is_navigation(request) && may_have_effects(request),
+        is_after_load: may_have_effects(request),
         document: None,
         named_by_scripts: 0,
     };
@@ -177,13 +177,14 @@ mod tests {
 
     #[test]
     fn teach_gives_the_lessons_of_a_new_machine() {
-        let requests: [&[(&str, &str)]; 5] = [
+        let requests: [&[(&str, &str)]; 6] = [
             &[],
             &[("referer", "http://a.test/p"), ("user-agent", "b")],
             &[
                 ("sec-fetch-dest", "document"),
                 ("sec-fetch-mode", "navigate"),
             ],
+            &[("sec-fetch-dest", "iframe"), ("sec-fetch-mode", "navigate")],
             &[("accept", "application/json"), ("x-requested-with", "x")],
             &[("authorization", "Basic eDp5")],
         ];

@@ -110,9 +110,11 @@ pub(super) fn is_data_request(request: &RequestHead) -> bool {
     }
 }
 
-/// Returns whether a click of the user may cause a request that has effects.
+/// Returns whether a click of the user may cause a request that has effects, other than by leading
+/// to another page.
 pub(super) fn may_have_effects(request: &RequestHead) -> bool {
-    is_data_request(request) || is_framed(request) || request.path.contains('?')
+    let has_query = || request.path.contains('?');
+    !is_navigation(request) && (is_framed(request) || has_query() || is_data_request(request))
 }
 
 /// Returns whether a request is for an element that belongs to the load. Media are not, since they
@@ -214,5 +216,9 @@ mod tests {
         }
         let request = RequestHead::get(Scheme::Http, "a.test", "/like.gif?id=3");
         assert!(may_have_effects(&request) && !is_data_request(&request));
+        assert!(may_have_effects(&self::request("iframe", "navigate")));
+        let mut page = self::request("document", "navigate");
+        page.path = "/search?q=a".to_owned();
+        assert!(!may_have_effects(&page), "another page");
     }
 }

@@ -32,7 +32,7 @@ use super::static_urls::may_be_static;
 use super::table::{PageId, ResponseId};
 use crate::cookies::{Cookies, cookies_of};
 use crate::fetch_standard::{
-    has_null_origin, is_framed, is_navigation, is_prefetch, referrer, referrer_policy,
+    has_null_origin, is_navigation, is_prefetch, referrer, referrer_policy,
 };
 use crate::response_rules::{Reuse, browser_reuse, may_be_pushed};
 use crate::url::{authority, request_url};
@@ -183,7 +183,7 @@ impl Gateway {
         if !is_element(request) {
             return false;
         }
-        match is_navigation(request) && !is_framed(request) {
+        match is_navigation(request) {
             true => self.load.begin(now),
             false => self.load.note(now),
         }
@@ -211,9 +211,8 @@ impl Gateway {
     /// Returns whether a request comes after the load, and a click may have caused it. Data after a
     /// change count as such.
     pub(super) fn is_after_load(&self, now: Instant, request: &RequestHead) -> bool {
-        let is_page = is_navigation(request) && !is_framed(request);
-        let is_changed = || is_data_request(request) && self.load.has_changed(&request.authority);
-        !is_page && ((may_have_effects(request) && self.load.is_over(now)) || is_changed())
+        let is_changed = || self.load.has_changed(&request.authority) && is_data_request(request);
+        (self.load.is_over(now) && may_have_effects(request)) || is_changed()
     }
 
     /// Begins to remember the requests of a page of one user that no promise answers.

@@ -307,7 +307,7 @@ pub(super) struct Context<'a> {
     pub(super) page: Option<&'a str>,
     /// True if the response is a frame of the page that was loaded last.
     pub(super) is_frame: bool,
-    /// True if a script has requested the response after the load of a page.
+    /// True if a click may have caused the request, since it came after the load of a page.
     pub(super) is_after_load: bool,
     /// The document whose scripts the response may have.
     pub(super) document: Option<Document>,

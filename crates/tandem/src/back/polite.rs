@@ -23,6 +23,9 @@ mod hold;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tandem_http::cache::{is_safe, unix_seconds};
+use tandem_http::{ResponseHead, Scheme};
+
 use self::early::EarlyRequests;
 use self::growths::{FLOORS, Growths, MAX_ORIGINS};
 use self::hold::{Hold, SentRequest};
@@ -36,8 +39,6 @@ use crate::expiring::ExpiringSet;
 use crate::metrics::METRICS;
 use crate::stage::Stage;
 use crate::transport::Target;
-use tandem_http::cache::{is_safe, unix_seconds};
-use tandem_http::{ResponseHead, Scheme};
 
 /// The largest number of times that a refused request is repeated.
 const MAX_REPEATS: usize = 2;

@@ -45,7 +45,9 @@ impl PromisingReply {
         let request = &exchange.request;
         let round_trip = session.round_trip();
         let id = session.handle(|machine| {
-            round_trip.inspect(|&it| machine.note_round_trip(it));
+            if let Some(round_trip) = round_trip {
+                machine.note_round_trip(round_trip);
+            }
             machine.handle_request(now(), request, takes_pushes)
         });
         session.set_timer();
