@@ -252,7 +252,7 @@ impl Testbed {
     }
 
     /// Ends one program by SIGTERM, so that it closes its sessions. A program that is not over
-    /// after [`STOP_LIMIT`] is killed.
+    /// after `STOP_LIMIT` is killed.
     pub fn stop(&self, pid: u32) {
         let Some(mut child) = self.take(pid) else {
             return;
