@@ -19,10 +19,12 @@ use crate::fetch_standard::{is_framed, is_navigation, is_prefetch};
 use crate::image_accept::is_for_image;
 
 /// The time without an element after which the load is over, beyond two round trips of the path. A
-/// script that was sent leads to the next request within a round trip and the time that it runs.
-const QUIET_PERIOD: Duration = Duration::from_secs(1);
-/// The round trip of a path that cannot be measured, such as that behind Tor.
-const UNKNOWN_ROUND_TRIP: Duration = Duration::from_secs(1);
+/// script that was sent leads to the next request within a round trip and the time that it runs. A
+/// longer time would save a round trip for slow scripts, but learn the requests of quick clicks,
+/// whose early repetition may do harm.
+const QUIET_PERIOD: Duration = Duration::from_millis(700);
+/// The assumed round trip of a path that cannot be measured, such as that behind Tor.
+const UNKNOWN_ROUND_TRIP: Duration = Duration::from_millis(500);
 
 /// The longest load. Another tab may request elements without end, or hold one open.
 const LONGEST: Duration = Duration::from_mins(1);
@@ -149,12 +151,12 @@ mod tests {
         assert!(!load.is_over(at(40_000)), "the page arrives");
         load.note(at(40_000));
         load.arriving -= 1;
-        load.note(at(42_000));
-        assert!(!load.is_over(at(44_999)), "an unknown round trip");
-        assert!(load.is_over(at(45_000)));
+        load.note(at(41_000));
+        assert!(!load.is_over(at(42_699)), "an unknown round trip");
+        assert!(load.is_over(at(42_700)));
         load.round_trip = Some(Duration::from_millis(300));
-        assert!(!load.is_over(at(43_599)));
-        assert!(load.is_over(at(43_600)));
+        assert!(!load.is_over(at(42_299)));
+        assert!(load.is_over(at(42_300)));
         load.note(at(47_000));
         assert!(load.is_over(at(47_000)), "a late element");
         load.begin(at(48_000));

@@ -54,7 +54,7 @@ fn requests_after_the_load_are_no_needs_of_the_page() {
         let metadata = [("sec-fetch-dest", destination), ("sec-fetch-mode", mode)];
         [metadata[0], metadata[1], site, ("referer", page.as_str())]
     };
-    for (wait, expected) in [(2, 4), (10, 1)] {
+    for (wait, expected) in [(1, 4), (2, 1)] {
         let mut scene = Scene::new(Config::default());
         let id = scene.page("");
         scene.end(id);
