@@ -196,7 +196,9 @@ impl Policy {
     /// Returns the text of a reason, and the option that would permit the destination.
     const fn remedy(&self, refused: Refused) -> &'static str {
         match (self.of, refused) {
-            (PolicyOf::Gateway, Refused::Port) => "its port is not among --allow-port",
+            (PolicyOf::Gateway, Refused::Port) => {
+                "its port is not among --allow-port (80 and 443 if there is none)"
+            }
             (PolicyOf::Gateway, Refused::NotPublic) => {
                 "its address is not of the public Internet; --allow-dest NET[:PORT] permits a net"
             }
@@ -223,7 +225,7 @@ impl Policy {
         match self.of {
             PolicyOf::Gateway => {
                 "that address or port is not allowed; --allow-dest and --allow-port of the program \
-                 that connects permit more"
+                 that connects name those that are. --allow-port replaces 80 and 443: repeat them"
             }
             PolicyOf::Solo => {
                 "that address or port is not allowed; --solo-allow-dest NET[:PORT] permits it"

@@ -40,6 +40,12 @@ fn certificate(error: &CertificateError, side: Side) -> Cow<'static, str> {
         CertificateError::UnknownIssuer => {
             "its certificate is by an authority that is not known here".into()
         }
+        // A certificate that `tandem init` made anew has the subject of the former one.
+        CertificateError::BadSignature if side == Side::Peer => format!(
+            "{BAD_CERTIFICATE}: {error}: it has the name of a known authority and another key. If \
+             the gateway's certificate was made anew, copy it to the file of ?ca= here"
+        )
+        .into(),
         CertificateError::ExpiredContext { time, not_after } => format!(
             "its certificate expired on {}, and the clock of this machine says {}: \
              renew the certificate, or set the clock",
@@ -199,5 +205,8 @@ mod tests {
         let unknown = Error::InvalidCertificate(CertificateError::UnknownIssuer);
         assert!(explain(&unknown, Side::Peer).contains("ca=FILE"));
         assert!(!explain(&unknown, Side::Origin).contains("ca=FILE"));
+        let anew = Error::InvalidCertificate(CertificateError::BadSignature);
+        assert!(explain(&anew, Side::Peer).contains("?ca="));
+        assert!(!explain(&anew, Side::Origin).contains("ca="));
     }
 }
