@@ -20,13 +20,23 @@
 //! The RFC lets the larger window begin once the initial data are acknowledged. Here these are the
 //! packets behind the first measured round trip. Over QUIC they are those of the handshake, which
 //! contains the server's certificate.
+//!
+//! A sender without a saved speed enters the rate of its first packet train, with a window of at
+//! most [`TRAIN_GROWTH`] times the controller's. Slow start would double it. The larger window ends
+//! with the first loss, which the controller sees as any other.
 
 use std::time::Duration;
 
+use crate::train::Train;
 use crate::{Capacity, Outcome, SavedSpeed, Trial};
 
 /// The most bytes that may be in flight without validation, whatever a saved speed says.
 const MAX_JUMP: u64 = 4 << 20;
+
+/// The largest window after a packet train, as a factor of the controller's window. The train is a
+/// guess of the rate. A browser that opens six connections to each of two hosts begins with as
+/// many packets.
+const TRAIN_GROWTH: u64 = 4;
 
 /// The share of the delivered unvalidated bytes up to which slow start goes on after a retreat: the
 /// factor of CUBIC (RFC 9438, section 4.6).
@@ -143,9 +153,13 @@ pub struct CarefulResume {
     phase: Phase,
     initial_window: u64,
     saved: Option<SavedSpeed>,
+    /// The round trip of the speed that is tried, whether it was saved or shown by a train.
+    expected: Option<Duration>,
     trial: Trial,
     capacity: Capacity,
     batch: Batch,
+    /// `None` once a train was judged.
+    train: Option<Train>,
     /// True once the path was congested: a saved speed comes too late then.
     was_congested: bool,
 }
@@ -157,9 +171,11 @@ impl CarefulResume {
             phase: Phase::Normal,
             initial_window,
             saved: None,
+            expected: None,
             trial: Trial::default(),
             capacity: Capacity::default(),
             batch: Batch::default(),
+            train: Some(Train::default()),
             was_congested: false,
         }
     }
@@ -170,9 +186,11 @@ impl CarefulResume {
     }
 
     /// Offers the speed that an earlier connection observed. `inner` is the controller's window.
-    /// Only the first offer counts. Returns `None` if the speed is not tried.
+    /// Only the first offer counts, and none after a packet train was judged. Returns `None` if the
+    /// speed is not tried.
     pub fn offer(&mut self, now: Duration, saved: SavedSpeed, inner: u64) -> Option<Trial> {
-        if self.saved.is_some() || self.was_congested || self.phase != Phase::Normal {
+        let is_late = self.train.is_none() || self.was_congested;
+        if self.saved.is_some() || is_late || self.phase != Phase::Normal {
             return None;
         }
         self.saved = Some(saved);
@@ -201,17 +219,41 @@ impl CarefulResume {
             round_trip: round_trip.min(saved.round_trip),
             ..saved
         };
-        let jump = (least.window() / 2).min(MAX_JUMP);
-        self.phase = if jump > inner {
-            Phase::Unvalidated {
-                window: jump,
-                since: now,
-                acked: 0,
-                used: None,
-            }
-        } else {
+        if !self.jump(now, &least, MAX_JUMP, inner) {
             return self.end();
+        }
+        self.expected = Some(saved.round_trip);
+        self.train = None;
+    }
+
+    /// Permits half of the window of this speed, at most `most`. Returns false if the controller's
+    /// is larger.
+    fn jump(&mut self, now: Duration, speed: &SavedSpeed, most: u64, inner: u64) -> bool {
+        let window = (speed.window() / 2).min(most).min(MAX_JUMP);
+        if window <= inner {
+            return false;
+        }
+        self.expected = Some(speed.round_trip);
+        self.phase = Phase::Unvalidated {
+            window,
+            since: now,
+            acked: 0,
+            used: None,
         };
+        true
+    }
+
+    /// Enters the rate of the first packet train.
+    fn follow_train(&mut self, now: Duration, inner: u64) {
+        let rate = self.train.as_ref().and_then(Train::rate);
+        let (Some(rate), Some(round_trip)) = (rate, self.capacity.round_trip()) else {
+            return;
+        };
+        self.train = None;
+        if !self.was_congested {
+            let shown = SavedSpeed { rate, round_trip };
+            self.jump(now, &shown, inner.saturating_mul(TRAIN_GROWTH), inner);
+        }
     }
 
     /// Forgets the saved speed, which does not belong to this path.
@@ -266,6 +308,9 @@ impl CarefulResume {
         if !matches!(self.phase, Phase::Retreat { .. }) {
             self.capacity.on_ack(now, sent, bytes, app_limited);
         }
+        if let Some(train) = &mut self.train {
+            train.on_ack(now, sent, bytes);
+        }
         self.batch.bytes = self.batch.bytes.saturating_add(bytes);
         self.batch.newest = self.batch.newest.max(Some(sent));
         let sample = now.saturating_sub(sent);
@@ -297,7 +342,7 @@ impl CarefulResume {
         // All packets have arrived, or their loss is known.
         let is_empty = in_flight == 0;
         match self.phase {
-            Phase::Normal => {}
+            Phase::Normal => self.follow_train(now, inner),
             Phase::Reconnaissance => {
                 if let Some(round_trip) = self.capacity.round_trip().filter(|it| !it.is_zero()) {
                     self.confirm(now, round_trip, inner);
@@ -382,9 +427,8 @@ impl CarefulResume {
             return;
         }
         // Little was sent so far. The path may have changed since the speed was offered.
-        let saved = self.saved.map(|saved| saved.round_trip);
-        let measured = saved.zip(batch.round_trip);
-        if measured.is_some_and(|(saved, measured)| !is_near(measured, saved)) {
+        let measured = self.expected.zip(batch.round_trip);
+        if measured.is_some_and(|(expected, measured)| !is_near(measured, expected)) {
             return self.forget();
         }
         if inner >= window {
@@ -402,6 +446,7 @@ impl CarefulResume {
     /// Notes a loss or a congestion mark of a packet that was sent at `sent`.
     pub fn on_congestion(&mut self, now: Duration, sent: Duration) -> Reaction {
         self.was_congested = true;
+        self.leave_train();
         match self.phase {
             Phase::Normal => Reaction::Pass,
             // The controller has set the data in flight so far.
@@ -440,6 +485,18 @@ impl CarefulResume {
         }
     }
 
+    /// Ends the larger window behind a train. It is a faster slow start, so that its losses are the
+    /// controller's. A retreat would take random losses for congestion.
+    fn leave_train(&mut self) {
+        let is_larger = matches!(
+            self.phase,
+            Phase::Unvalidated { .. } | Phase::Validating { .. } | Phase::Settling { .. }
+        );
+        if is_larger && self.saved.is_none() {
+            self.end();
+        }
+    }
+
     /// Returns the window of a retreat.
     fn half(&self, acked: u64) -> u64 {
         (acked / 2).max(self.initial_window)
@@ -459,6 +516,7 @@ impl CarefulResume {
     /// Notes that nothing was acknowledged for so long that everything in flight counts as lost.
     pub fn on_timeout(&mut self) -> Reaction {
         self.was_congested = true;
+        self.leave_train();
         let acked = match self.phase {
             Phase::Normal
             | Phase::Reconnaissance

@@ -3,7 +3,7 @@
 //!
 //! - [`Capacity`] observes the rate that a connection delivers.
 //! - [`CarefulResume`] holds the phases in which a sender enters a saved rate, checks it, and
-//!   retreats from it.
+//!   retreats from it. Without a saved rate, it tries the one that the first packets show.
 //! - [`Trial`] tells the owner of a saved speed the result.
 //!
 //! A transport owns one [`CarefulResume`] beside its congestion controller, which keeps control in
@@ -13,6 +13,7 @@
 
 mod capacity;
 mod careful;
+mod train;
 mod trial;
 
 use std::time::Duration;

@@ -359,7 +359,7 @@ fn resume_fills_a_long_path_in_one_round_trip() {
     let mut resumed = Download::begin(&link, Some(saved));
     let warm = resumed.rounds_to_fill(20 * MEGA);
     // The handshake has measured the path already.
-    assert!(warm <= 1 && cold >= 6, "{warm} and {cold}");
+    assert!(warm <= 1 && cold >= 5, "{warm} and {cold}");
     assert_eq!(resumed.lost(), 0);
 }
 

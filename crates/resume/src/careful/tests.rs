@@ -306,6 +306,123 @@ fn timeout_ends_every_phase() {
     assert_eq!(resume.window(7), 7);
 }
 
+/// Returns a sender whose ten first packets of 1200 bytes had a round trip of `round_trip`, and
+/// arrived `spread` apart. The controller permits `inner` then.
+fn with_train(round_trip: Duration, spread: Duration, inner: u64) -> CarefulResume {
+    let mut resume = CarefulResume::new(INITIAL);
+    for packet in 0..10 {
+        let now = round_trip + spread * packet;
+        resume.on_ack(now, Duration::ZERO, 1200, false);
+        resume.judge(now, 12_000, inner);
+    }
+    resume
+}
+
+#[test]
+fn train_permits_half_of_its_window() {
+    // The spread is that of 200 kB/s: half of 400 ms has 40 kB.
+    assert_eq!(
+        with_train(400 * MS, 6 * MS, INITIAL).window(INITIAL),
+        40_000
+    );
+    let narrow = with_train(400 * MS, 24 * MS, INITIAL);
+    assert_eq!(narrow.window(INITIAL), INITIAL, "the path has only 20 kB");
+    let short = with_train(100 * MS, 6 * MS, INITIAL);
+    assert_eq!(short.window(INITIAL), INITIAL);
+}
+
+#[test]
+fn train_permits_four_windows_at_most() {
+    let fast = with_train(400 * MS, MS, INITIAL);
+    assert_eq!(fast.window(INITIAL), 4 * INITIAL);
+    assert_eq!(fast.window(5 * INITIAL), 5 * INITIAL);
+}
+
+#[test]
+fn train_counts_once() {
+    let mut resume = with_train(400 * MS, 24 * MS, INITIAL);
+    for packet in 0..10 {
+        let now = 800 * MS + MS * packet;
+        resume.on_ack(now, 400 * MS, 1200, false);
+        resume.judge(now, 12_000, INITIAL);
+    }
+    assert_eq!(resume.window(INITIAL), INITIAL);
+    assert!(resume.offer(900 * MS, SAVED, INITIAL).is_none());
+    assert_eq!(resume.window(INITIAL), INITIAL);
+}
+
+#[test]
+fn train_before_a_saved_speed_is_not_judged() {
+    let mut resume = CarefulResume::new(INITIAL);
+    resume.note_round_trip(600 * MS);
+    let trial = resume.offer(Duration::ZERO, SAVED, INITIAL);
+    assert!(trial.is_some());
+    for packet in 0..10 {
+        let now = 600 * MS + 24 * MS * packet;
+        resume.on_ack(now, Duration::ZERO, 1200, true);
+        resume.judge(now, 0, INITIAL);
+    }
+    assert_eq!(resume.window(INITIAL), 300_000);
+}
+
+#[test]
+fn train_after_congestion_changes_nothing() {
+    let mut resume = CarefulResume::new(INITIAL);
+    resume.on_congestion(10 * MS, 5 * MS);
+    for packet in 0..10 {
+        let now = 400 * MS + MS * packet;
+        resume.on_ack(now, Duration::ZERO, 1200, false);
+        resume.judge(now, 12_000, INITIAL);
+    }
+    assert_eq!(resume.window(INITIAL), INITIAL);
+}
+
+#[test]
+fn losses_behind_a_train_are_the_controllers() {
+    let mut resume = with_train(400 * MS, MS, INITIAL);
+    resume.on_ack(820 * MS, 415 * MS, 1200, false);
+    assert_eq!(resume.judge(820 * MS, 40_000, INITIAL), None);
+    resume.on_ack(840 * MS, 430 * MS, 18_800, false);
+    assert_eq!(
+        resume.window(INITIAL),
+        60_000,
+        "the path carries the window"
+    );
+    for is_timeout in [false, true] {
+        let mut resume = resume.clone();
+        let reaction = match is_timeout {
+            true => resume.on_timeout(),
+            false => resume.on_congestion(840 * MS, 420 * MS),
+        };
+        assert_eq!(reaction, Reaction::Pass);
+        assert_eq!(resume.window(INITIAL), INITIAL);
+    }
+}
+
+#[test]
+fn offer_of_another_round_trip_leaves_the_train() {
+    let mut resume = CarefulResume::new(INITIAL);
+    resume.note_round_trip(200 * MS);
+    resume.offer(Duration::ZERO, SAVED, INITIAL);
+    for packet in 0..10 {
+        let now = 200 * MS + MS * packet;
+        resume.on_ack(now, Duration::ZERO, 1200, false);
+        resume.judge(now, 12_000, INITIAL);
+    }
+    assert_eq!(resume.window(INITIAL), 4 * INITIAL);
+}
+
+#[test]
+fn unused_train_ends_when_the_round_trip_changes() {
+    let mut resume = with_train(400 * MS, MS, INITIAL);
+    resume.on_ack(2000 * MS, 1600 * MS, 1200, true);
+    resume.judge(2000 * MS, 0, INITIAL);
+    assert_eq!(resume.window(INITIAL), 4 * INITIAL);
+    resume.on_ack(4000 * MS, 3000 * MS, 1200, true);
+    resume.judge(4000 * MS, 0, INITIAL);
+    assert_eq!(resume.window(INITIAL), INITIAL);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Ack(u64, u64, bool),

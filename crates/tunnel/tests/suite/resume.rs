@@ -102,7 +102,7 @@ fn resume_fills_a_long_path_in_two_round_trips() {
         let mut resumed = Download::begin(algorithm, &link, Some(SAVED));
         let warm = resumed.rounds_to_fill(20_000);
         // The first round trip carries the initial window, and measures the path.
-        assert!(warm <= 2 && cold >= 6, "{algorithm:?}: {warm} and {cold}");
+        assert!(warm <= 2 && cold >= 5, "{algorithm:?}: {warm} and {cold}");
         assert_eq!(resumed.path.server.tunnel.stats().lost, 0);
     }
 }

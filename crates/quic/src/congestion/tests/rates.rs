@@ -171,5 +171,5 @@ fn resume_fills_a_long_path_over_bbr() {
     let cold = Download::over(Algorithm::Bbr, &link, None).rounds_to_fill(20 * MEGA);
     let mut resumed = Download::over(Algorithm::Bbr, &link, Some(saved));
     let warm = resumed.rounds_to_fill(20 * MEGA);
-    assert!(warm <= 1 && cold >= 5, "{warm} and {cold}");
+    assert!(warm <= 1 && cold >= 4, "{warm} and {cold}");
 }
