@@ -23,7 +23,7 @@
 //! - [`likely_budget`]: the budget of pushes that wait for no request of the browser.
 //! - [`next_pages`]: the documents that visitors of a page ask for next.
 //! - [`referrers`]: the parts of pages' URLs that requests name in `Referer`.
-//! - [`refusing_hosts`]: the hosts whose last answer was a failure.
+//! - [`refusing_hosts`]: the hosts that answer different users with failures.
 //! - [`scripts`]: the requests that scripts make for data.
 //! - [`site`]: the comparison of sites.
 //! - [`transfers`]: the resources that the visits to a page transfer.

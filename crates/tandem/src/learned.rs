@@ -123,7 +123,7 @@ pub struct Learned {
     gone: Mutex<GoneTable>,
     /// The URLs whose requests carry cookies of other origins, by their secret hashes.
     cookie_urls: Mutex<CookieUrls>,
-    /// The hosts whose last answer was a failure.
+    /// The hosts that answer different users with failures.
     refusing_hosts: Mutex<RefusingHosts>,
     /// The documents that follow pages, by the secret hashes of the pages' URLs.
     next_pages: Mutex<NextTable>,

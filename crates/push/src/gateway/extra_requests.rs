@@ -28,8 +28,9 @@ impl Gateway {
     /// Notes the status of an origin's response to the browser or to a push. After the last of a
     /// few refusals in a row, the fetches end that have not begun and that no request waits for.
     pub(super) fn note_status(&mut self, now: Instant, authority: &str, status: u16) {
-        if !is_failure(status) {
-            self.hosts.note_answer(now, authority);
+        match is_failure(status) {
+            true => self.hosts.note_failure(authority),
+            false => self.hosts.note_answer(now, authority),
         }
         if self.config.audience.repeats_refused_requests()
             || !self.refusals.note(now, authority, status)
@@ -58,14 +59,13 @@ impl Gateway {
         fetch.is_some_and(|fetch| self.hosts.has_burst(authority(&fetch.target.url)))
     }
 
-    /// Returns whether a need waits until its host has answered this session. The last answer to
-    /// any user was a failure.
+    /// Returns whether a need waits until its host has answered this session. The host has answered
+    /// the session or enough other users with failures only.
     pub(super) fn waits_for_answer(&mut self, id: PageId, need: &Need) -> bool {
         let host = authority(&need.url);
         let page = self.pages.get(id);
-        let waits = page
-            .is_some_and(|page| !page.refusing.is_empty() && page.refusing.contains(host))
-            && !self.hosts.has_answered(host);
+        let refuses = |page: &Page| self.hosts.has_failed(host) || page.refusing.contains(host);
+        let waits = page.is_some_and(refuses) && !self.hosts.has_answered(host);
         if waits {
             self.hosts.wait(id, need);
         }

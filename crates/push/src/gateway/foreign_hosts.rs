@@ -42,6 +42,8 @@ struct KnownHost {
     sends_cookies: Option<bool>,
     /// True if the host has answered, other than with a failure.
     has_answered: bool,
+    /// True if the host has answered with a failure.
+    has_failed: bool,
     burst: Burst,
 }
 
@@ -99,9 +101,19 @@ impl ForeignHosts {
         }
     }
 
+    /// Notes that a host has answered with a failure.
+    pub(super) fn note_failure(&mut self, host: &str) {
+        self.host(host).has_failed = true;
+    }
+
     /// Returns whether a host has answered, other than with a failure.
     pub(super) fn has_answered(&self, host: &str) -> bool {
         self.known.get(host).is_some_and(|known| known.has_answered)
+    }
+
+    /// Returns whether a host has answered with a failure.
+    pub(super) fn has_failed(&self, host: &str) -> bool {
+        self.known.get(host).is_some_and(|known| known.has_failed)
     }
 
     /// Notes that a request to a host begins.

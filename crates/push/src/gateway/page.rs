@@ -141,7 +141,7 @@ pub(super) struct Page {
     pub(super) useless: Vec<u32>,
     /// The resources of other origins whose requests carry unknown cookies.
     pub(super) with_cookies: CookieNeeds,
-    /// The hosts whose last answer was a failure.
+    /// The hosts that answer different users with failures.
     pub(super) refusing: Arc<HashSet<String>>,
     /// True if the browser has left the page.
     pub(super) abandoned: bool,

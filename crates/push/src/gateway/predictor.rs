@@ -154,10 +154,10 @@ pub trait Predictor {
         CookieNeeds::default()
     }
 
-    /// Records the status with which a host has answered.
+    /// Records the status with which a host has answered the user.
     fn note_host(&mut self, _host: &str, _status: u16) {}
 
-    /// Returns the hosts whose last answer was a failure. See
+    /// Returns the hosts that answer different users with failures. See
     /// [`RefusingHosts`](crate::refusing_hosts::RefusingHosts).
     fn refusing_hosts(&self) -> Arc<HashSet<String>> {
         Arc::default()
@@ -258,7 +258,7 @@ pub(super) struct Learned {
     pub(super) useless: Vec<u32>,
     /// The resources of other origins whose requests carry cookies.
     pub(super) with_cookies: CookieNeeds,
-    /// The hosts whose last answer was a failure.
+    /// The hosts that answer different users with failures.
     pub(super) refusing: Arc<HashSet<String>>,
     /// The `Accept` for images of other users with the same browser.
     pub(super) image_accept: Option<Arc<[u8]>>,

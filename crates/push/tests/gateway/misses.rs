@@ -75,7 +75,7 @@ fn origin_that_refuses_the_browser_gets_no_pushes() {
 
 /// The URLs of a host that is down may change with each visit.
 #[test]
-fn host_that_failed_for_another_user_answers_first() {
+fn host_that_failed_for_other_users_answers_first() {
     const FIRST: &str = "http://img.a.test/first.png";
     const NEXT: &str = "http://img.a.test/next.png";
     let pages = |answer: Page| {
@@ -85,20 +85,48 @@ fn host_that_failed_for_another_user_answers_first() {
             (NEXT, answer),
         ]
     };
-    for (earlier, now, expected) in [
-        (refused(), refused(), [1, 1]),
-        (refused(), image(), [1, 2]),
-        (image(), image(), [2, 1]),
+    for (users, earlier, now, expected) in [
+        (0..3, refused(), refused(), [1, 1]),
+        (0..3, refused(), image(), [1, 2]),
+        (0..1, refused(), image(), [2, 1]),
+        (0..3, image(), image(), [2, 1]),
     ] {
-        let mut pair = Pair::new(&pages(earlier));
-        pair.predictor = Some(Needs::of_page(PAGE, vec![]));
-        pair.load(FIRST, &[("accept", "*/*")]);
-        let needs = pair.predictor.take();
+        let mut needs = Some(Needs::of_page(PAGE, vec![]));
+        for user in users {
+            let mut pair = Pair::new(&pages(earlier.clone()));
+            needs.as_mut().expect("no load is under way").user = user;
+            pair.predictor = needs.take();
+            pair.load(FIRST, &[("accept", "*/*")]);
+            needs = pair.predictor.take();
+        }
         let mut pair = Pair::new(&pages(now));
         pair.predictor = needs;
         let of_page = pair.load(PAGE, NAVIGATION).len();
         let of_first = pair.load(FIRST, &[("accept", "*/*")]).len();
         assert_eq!([of_page, of_first], expected);
+    }
+}
+
+#[test]
+fn host_that_failed_for_its_session_answers_first() {
+    for (statuses, expected) in [
+        (&[500][..], 0),
+        (&[500, 404], 1),
+        (&[404, 500], 1),
+        (&[404], 1),
+    ] {
+        let mut scene = Scene::new(Config::default());
+        let own = Arc::new(RequestHead::get(Scheme::Http, "img.a.test", "/own"));
+        for &status in statuses {
+            let now = scene.now;
+            let id = scene.gateway.handle_request(now, &own, true);
+            let id = id.expect("a GET has a number");
+            scene.head(id, &mut scene::head(status, &[]));
+            scene.end(id);
+        }
+        let page = scene.page("<img src=//img.a.test/1.png>");
+        let paths = scene.paths(PromiseStream::Response(page));
+        assert_eq!(paths.len(), expected, "{statuses:?}");
     }
 }
 

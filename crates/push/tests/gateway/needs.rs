@@ -216,17 +216,19 @@ impl Predictor for Needs {
     }
 
     fn note_host(&mut self, host: &str, status: u16) {
-        self.refusing_hosts
-            .lock()
-            .expect("no other user")
-            .note(Instant::now(), host, status);
+        self.refusing_hosts.lock().expect("no other user").note(
+            Instant::now(),
+            host,
+            self.user,
+            status,
+        );
     }
 
     fn refusing_hosts(&self) -> Arc<HashSet<String>> {
         self.refusing_hosts
             .lock()
             .expect("no other user")
-            .present(Instant::now())
+            .present(Instant::now(), MISSING_USERS)
     }
 
     fn cookie_needs(&self, page: &str) -> CookieNeeds {

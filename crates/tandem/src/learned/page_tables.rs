@@ -145,13 +145,15 @@ impl Learned {
     }
 
     /// Notes the status with which a host has answered a user.
-    pub fn note_host(&self, host: &str, status: u16) {
-        self.refusing_table().note(Instant::now(), host, status);
+    pub fn note_host(&self, user: u64, host: &str, status: u16) {
+        self.refusing_table()
+            .note(Instant::now(), host, user, status);
     }
 
-    /// Returns the hosts whose last answer was a failure.
+    /// Returns the hosts that refuse requests, as enough users show.
     pub fn refusing_hosts(&self) -> Arc<HashSet<String>> {
-        self.refusing_table().present(Instant::now())
+        let least_users = self.config.min_users;
+        self.refusing_table().present(Instant::now(), least_users)
     }
 
     fn refusing_table(&self) -> MutexGuard<'_, RefusingHosts> {

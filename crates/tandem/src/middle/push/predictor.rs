@@ -147,7 +147,7 @@ impl Predictor for SessionPredictor<'_> {
     }
 
     fn note_host(&mut self, host: &str, status: u16) {
-        self.learned.note_host(host, status);
+        self.learned.note_host(self.user, host, status);
     }
 
     fn refusing_hosts(&self) -> Arc<HashSet<String>> {
