@@ -144,7 +144,8 @@ pub(super) struct Growth {
     refusals: u32,
     /// The time to the head of the last response.
     response_time: Duration,
-    /// The times until which the origin may count requests that ended before their responses.
+    /// The times until which the origin may count requests that ended before their responses, in
+    /// order.
     abandoned: VecDeque<Instant>,
     /// The time of the last event.
     seen: Instant,
@@ -309,7 +310,10 @@ impl Growth {
         {
             self.abandoned.pop_front();
         }
-        self.abandoned.push_back(now + self.response_time);
+        // The time of a response may have become shorter.
+        let until = now + self.response_time;
+        let at = self.abandoned.partition_point(|other| *other <= until);
+        self.abandoned.insert(at, until);
     }
 
     /// Returns the time until which the origin may count more than `room` of such requests.

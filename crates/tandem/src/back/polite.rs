@@ -259,7 +259,7 @@ impl PoliteState {
                 let hidden = hidden_refusal(exchange, part.as_ref(), may_repeat);
                 if let Some(hidden) = hidden.filter(|_| is_for_number) {
                     if matches!(part, Some(Ok(_))) {
-                        read_rest(&mut reply).await;
+                        read_rest(&mut reply, &mut sent).await;
                     }
                     return hidden;
                 }
@@ -353,15 +353,16 @@ fn hidden_refusal(
 
 /// Reads the rest of a refused response, if it is short. A response that is dropped before its end
 /// closes its connection to the origin.
-async fn read_rest(reply: &mut Reply) {
+async fn read_rest(reply: &mut Reply, sent: &mut SentRequest<'_>) {
     let rest = async {
         let mut bytes = 0;
-        while let Some(Ok(part)) = reply.part().await {
-            if let Part::Data(data) = part {
-                bytes += data.len();
-            }
-            if bytes > MAX_REST {
-                return;
+        while bytes <= MAX_REST {
+            let part = reply.part().await;
+            sent.note(part.as_ref());
+            match part {
+                Some(Ok(Part::Data(data))) => bytes += data.len(),
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return,
             }
         }
     };

@@ -263,6 +263,22 @@ fn unrepeatable_request_holds_the_limit() {
 }
 
 #[test]
+fn ended_requests_end_in_the_order_of_their_times() {
+    let now = Instant::now();
+    let mut growth = Growth::new(now, 32, Pace::Doubling);
+    let [short, long] = RESPONSE_TIMES;
+    for time in [long, short] {
+        growth.note_head(time);
+        growth.note_abandoned(now);
+    }
+    assert_eq!(growth.abandoned_until(now, 0), Some(now + long));
+    assert_eq!(growth.abandoned_until(now, 1), Some(now + short));
+    assert_eq!(growth.abandoned_until(now + short, 1), None);
+    growth.note_abandoned(now + long);
+    assert_eq!(growth.abandoned.len(), 1, "two are forgotten");
+}
+
+#[test]
 fn floor_is_the_least_limit() {
     let growth = Growth::new(Instant::now(), 1, Pace::EachAnswer);
     assert_eq!(growth.limit(), FLOOR);

@@ -559,3 +559,21 @@ async fn refused_response_is_read_to_its_end() {
         assert_eq!(READ_WHOLE.get(), whole);
     }
 }
+
+/// The origin counts a request whose response was not read whole.
+#[tokio::test(start_paused = true)]
+async fn refused_response_that_was_read_counts_no_more() {
+    let endless = || {
+        Reply::generate(|mut sink| async move {
+            sink.send(Part::Head(ResponseHead::new(503))).await;
+            std::future::pending().await
+        })
+    };
+    for (refusal, counts) in [(unavailable as fn() -> Reply, false), (endless, true)] {
+        let polite = self::polite(Scripted::new(0, refusal).stage());
+        grow(&polite);
+        assert_eq!(load(&polite, 1, true).await.len(), 1);
+        let until = polite.state.growths.abandoned_until(&key(1, "a.test"), 0);
+        assert_eq!(until.is_some(), counts);
+    }
+}
