@@ -32,7 +32,8 @@ const PERIOD: Duration = Duration::from_hours(24);
 /// The largest number of URLs in a table. A table that is full starts again.
 const MAX_URLS: usize = 1 << 14;
 
-/// The largest number of URLs that are kept for the pages of one origin.
+/// The largest number of URLs that are kept for the pages of one origin. Beyond it, the URL whose
+/// last request with cookies is the oldest makes way.
 const MAX_OF_ORIGIN: usize = 256;
 
 /// The largest number of users that may have to send cookies.
@@ -42,7 +43,8 @@ const MAX_USERS: usize = 4;
 #[derive(Debug, Default)]
 pub struct CookieUrls {
     urls: IdMap<u64, Known>,
-    /// The URLs that the pages of an origin have requested with cookies.
+    /// The URLs that the pages of an origin have requested with cookies, in the order of the last
+    /// requests.
     origins: IdMap<u64, Vec<CookieUrl>>,
     /// The number of URLs in `origins`.
     of_origins: usize,
@@ -133,10 +135,13 @@ impl CookieUrls {
         }
         known.until = until;
         let of_origin = self.origins.entry(origin).or_default();
-        if of_origin.len() < MAX_OF_ORIGIN && !of_origin.contains(&url) {
-            of_origin.push(url);
-            self.of_origins += 1;
+        let is_full = of_origin.len() >= MAX_OF_ORIGIN;
+        match of_origin.iter().position(|it| *it == url) {
+            Some(at) => drop(of_origin.remove(at)),
+            None if is_full => drop(of_origin.remove(0)),
+            None => self.of_origins += 1,
         }
+        of_origin.push(url);
     }
 
     /// Returns the browsers whose requests carry cookies, as those of `least_users` different users
@@ -249,5 +254,20 @@ mod tests {
             table.note(now, origin, url, by);
             assert!(table.of_origins <= MAX_URLS && table.origins.len() <= MAX_URLS);
         }
+    }
+
+    #[test]
+    fn oldest_url_of_an_origin_makes_way() {
+        let (mut table, now) = (CookieUrls::default(), Instant::now());
+        let most = MAX_OF_ORIGIN as u64;
+        for url in (0..most).chain([0, most, most + 1]) {
+            note(&mut table, now, url, 1, false);
+        }
+        let kept = table.of(now, ORIGIN, 1).of_any;
+        assert_eq!(kept.len(), MAX_OF_ORIGIN);
+        for (url, is_kept) in [(0, true), (1, false), (2, false), (3, true), (most, true)] {
+            assert_eq!(kept.contains(&(url as u32)), is_kept, "{url}");
+        }
+        assert_eq!(table.of_origins, MAX_OF_ORIGIN);
     }
 }
