@@ -287,8 +287,7 @@ impl Gateway {
         fetch.validates = is_confirmed;
         let hash = fetch.target.hash;
         if head.status != 200 {
-            self.cache.note_uncheckable(hash);
-            self.validators.bar(hash);
+            self.bar_check(hash);
         }
         if let Some(push) = self.unreported.get_mut(&hash)
             && push.fetch == id
@@ -410,16 +409,20 @@ impl Gateway {
     /// Ends a check whose response confirms no copy, and remembers that.
     fn fail_check(&mut self, now: Instant, id: FetchId) {
         if let Some(fetch) = self.fetches.get(id) {
-            self.cache.note_uncheckable(fetch.target.hash);
-            self.validators.bar(fetch.target.hash);
+            self.bar_check(fetch.target.hash);
         }
         self.fail_fetch(now, id);
     }
 
-    /// Handles a check that has confirmed no copy. Its URL is not checked again.
-    pub(super) fn note_useless_check(&mut self, hash: u32) {
+    /// Notes that a check was of no use. It is not repeated before the browser shows a copy.
+    pub(super) fn bar_check(&mut self, hash: u32) {
         self.cache.note_uncheckable(hash);
         self.validators.bar(hash);
+    }
+
+    /// Handles a check that has confirmed no copy. Its URL is not checked again.
+    pub(super) fn note_useless_check(&mut self, hash: u32) {
+        self.bar_check(hash);
         if let Some(push) = self.unreported.remove(&hash) {
             self.counts.cancelled += u64::from(!push.is_next);
             self.count_waste(&push);

@@ -464,6 +464,10 @@ impl Gateway {
         if push.is_none_or(|push| push.fetch == id) {
             if let Some(push) = self.unreported.remove(&hash) {
                 self.count_waste(&push);
+                if push.is_check && push.begun {
+                    // The report on it finds no promise any more.
+                    self.bar_check(hash);
+                }
             }
             self.cache.forget(hash);
         }

@@ -134,10 +134,7 @@ impl Gateway {
                     self.likely.note(false);
                 }
                 match push.is_check {
-                    true => {
-                        self.cache.note_uncheckable(hash);
-                        self.validators.bar(hash);
-                    }
+                    true => self.bar_check(hash),
                     false => self.cache.note_refusal(hash),
                 }
             }

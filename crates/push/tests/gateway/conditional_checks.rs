@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use tandem_http::Method;
+use tandem_push::wire::Fate;
 
 use crate::copies::{LOADED, PAGE};
 use crate::needs::Needs;
@@ -120,6 +121,28 @@ fn check_that_answers_no_request_is_made_once() {
         // The browser has lost its copy.
         pair.browse_for(LOADED, IMAGE, &[("referer", PAGE), OWN]);
         pair.take_asked();
+    }
+}
+
+/// The client drops it, or the origin breaks the connection.
+#[test]
+fn check_that_ends_without_a_head_is_made_once() {
+    for takes_conditions in [true, false] {
+        let mut pair = match takes_conditions {
+            true => after_visit(),
+            false => visit(pair()),
+        };
+        pair.browse_for(Duration::ZERO, PAGE, VISIT);
+        pair.run_until_asked(2);
+        assert_eq!(of_image(&pair.take_asked()).len(), 1);
+        pair.reset_fetches();
+        pair.report(Fate::Cancelled, IMAGE);
+        pair.run_for(LOADED);
+        // The browser has lost its copy.
+        pair.browse_for(LOADED, IMAGE, &[("referer", PAGE), OWN]);
+        pair.take_asked();
+        pair.browse_for(LOADED, PAGE, VISIT);
+        assert_eq!(of_image(&pair.take_asked()), []);
     }
 }
 

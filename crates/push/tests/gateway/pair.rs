@@ -163,9 +163,8 @@ impl Pair {
             method,
             ..request(url, fields)
         };
-        let now = self.start + self.now;
         let client = self.client.as_mut().expect("the scene has a client");
-        let served = client.take_request(now, &request);
+        let served = client.take_request(self.start + self.now, &request);
         self.report_outcomes();
         if served.is_none() {
             self.transmit(Message::Request(request.clone()));
@@ -188,9 +187,8 @@ impl Pair {
         self.transmit(Message::Request(request));
         self.run();
         let client = self.client.as_mut().expect("the scene has a client");
-        client
-            .reply(self.start + self.now, None)
-            .expect("the gateway answered")
+        let reply = client.reply(self.start + self.now, None);
+        reply.expect("the gateway answered")
     }
 
     /// Sends a browser's GET request as [`Self::browse`] does, and runs for a time only.
@@ -248,11 +246,7 @@ impl Pair {
     pub(crate) fn load(&mut self, url: &str, fields: &[(&str, &str)]) -> Vec<String> {
         self.send(url, fields);
         self.run();
-        let mut urls: Vec<String> = self
-            .take_asked()
-            .into_iter()
-            .map(|asked| asked.url)
-            .collect();
+        let mut urls: Vec<String> = self.take_asked().into_iter().map(|a| a.url).collect();
         urls.sort();
         urls
     }
@@ -286,6 +280,16 @@ impl Pair {
         self.transmit(Message::Reports(body));
     }
 
+    /// Resets the fetches whose heads have not come.
+    pub(crate) fn reset_fetches(&mut self) {
+        for (asker, _) in std::mem::take(&mut self.due).into_values() {
+            if let Asker::Fetch(id) = asker {
+                self.gateway.release_fetch(self.start + self.now, id);
+            }
+        }
+        self.carry_out();
+    }
+
     /// Takes the requests that origins received.
     pub(crate) fn take_asked(&mut self) -> Vec<Asked> {
         std::mem::take(&mut self.asked)
@@ -295,10 +299,9 @@ impl Pair {
         let packet = self.messages.len().to_be_bytes().to_vec();
         let is_upward = matches!(message, Message::Request(_) | Message::Reports(_));
         self.messages.push(message);
-        let link = if is_upward {
-            &mut self.up
-        } else {
-            &mut self.down
+        let link = match is_upward {
+            true => &mut self.up,
+            false => &mut self.down,
         };
         link.ingress(self.now, packet);
     }
