@@ -414,6 +414,12 @@ impl Gateway {
         self.fail_fetch(now, id);
     }
 
+    /// Returns whether the session may use the validators of responses: the client takes
+    /// conditional checks, or its own checks depend on the user of the last response.
+    pub(super) fn uses_validators(&self) -> bool {
+        self.companion.takes_conditional_checks() || self.config.audience.checks_known_copies()
+    }
+
     /// Notes that a check was of no use. It is not repeated before the browser shows a copy.
     pub(super) fn bar_check(&mut self, hash: u32) {
         self.cache.note_uncheckable(hash);

@@ -203,12 +203,13 @@ impl Gateway {
             true => browser_reuse(head, unix_time),
             false => Reuse::Never,
         };
+        let uses_validators = self.uses_validators();
         let Some(fetch) = self.fetches.get_mut(id) else {
             return reuse;
         };
         fetch.reported = delivery != Delivery::Withheld;
         let copy = KeptCopy::of(head, unix_time).filter(|_| is_kept);
-        if let Some(request) = &fetch.request {
+        if let Some(request) = fetch.request.as_ref().filter(|_| uses_validators) {
             self.validators
                 .note(fetch.target.hash, request, head, false);
         }

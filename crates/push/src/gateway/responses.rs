@@ -278,7 +278,9 @@ impl Gateway {
         if is_navigation(request) {
             self.validators.note_page(hash, request);
         }
-        self.validators.note(hash, request, head, true);
+        if self.uses_validators() {
+            self.validators.note(hash, request, head, true);
+        }
         self.note_login(now, request, head);
         self.note_signs(request, hash, head);
         if head.fields.contains("set-cookie") {

@@ -26,6 +26,9 @@ use crate::wire::RequestHashes;
 /// The largest number of URLs whose validators are known. A full table is cleared.
 const MAX_VALIDATORS: usize = 512;
 
+/// The largest length in bytes of all URLs and validators together.
+const MAX_TOTAL: usize = 64 << 10;
+
 /// The length in bytes of the longest URL and validator together.
 const MAX_LENGTH: usize = 512;
 
@@ -98,6 +101,13 @@ struct Known {
     is_former: bool,
 }
 
+impl Known {
+    /// Returns the length in bytes of the URL and the validator together.
+    fn length(&self) -> usize {
+        self.url.len() + self.condition.value.len()
+    }
+}
+
 /// The validators of a session, by the hashes of URLs.
 #[derive(Default)]
 pub(super) struct Validators {
@@ -107,6 +117,8 @@ pub(super) struct Validators {
 #[derive(Default)]
 struct Tables {
     known: HashMap<u32, Known>,
+    /// The length in bytes of all URLs and validators together.
+    length: usize,
     /// The URL hash of the last page whose request has named the validator of the page.
     returning: Option<u32>,
 }
@@ -137,10 +149,8 @@ impl Validators {
         let (Some(condition), Some(url)) = (condition, request_url(request)) else {
             return self.forget(hash);
         };
-        if url.len() + condition.value.len() > MAX_LENGTH {
-            return self.forget(hash);
-        }
         let was_barred = self.get_mut(hash).is_some_and(|known| known.is_barred);
+        self.forget(hash);
         let known = Known {
             url: url.into(),
             asked: RequestHashes::of(&request.fields),
@@ -148,10 +158,16 @@ impl Validators {
             is_barred: was_barred && !is_named,
             is_former: false,
         };
-        let tables = self.tables.get_or_insert_default();
-        if tables.known.len() >= MAX_VALIDATORS && !tables.known.contains_key(&hash) {
-            tables.known.clear();
+        let length = known.length();
+        if length > MAX_LENGTH {
+            return;
         }
+        let tables = self.tables.get_or_insert_default();
+        if tables.known.len() >= MAX_VALIDATORS || tables.length + length > MAX_TOTAL {
+            tables.known.clear();
+            tables.length = 0;
+        }
+        tables.length += length;
         tables.known.insert(hash, known);
     }
 
@@ -214,8 +230,10 @@ impl Validators {
     }
 
     fn forget(&mut self, hash: u32) {
-        if let Some(tables) = &mut self.tables {
-            tables.known.remove(&hash);
+        if let Some(tables) = &mut self.tables
+            && let Some(known) = tables.known.remove(&hash)
+        {
+            tables.length -= known.length();
         }
     }
 
@@ -347,6 +365,15 @@ mod tests {
         }
         let count = validators.tables.map(|tables| tables.known.len());
         assert_eq!(count, Some(1));
+        let mut validators = Validators::default();
+        let path = format!("/{}", "x".repeat(MAX_LENGTH / 2));
+        for hash in 0..2 * MAX_VALIDATORS as u32 {
+            validators.note(hash % 300, &request(&path, &[]), &tag, true);
+            let tables = validators.tables.as_deref().expect("one is known");
+            assert!(tables.length <= MAX_TOTAL);
+            let length: usize = tables.known.values().map(Known::length).sum();
+            assert_eq!(tables.length, length);
+        }
         let mut validators = Validators::default();
         let long = "x".repeat(MAX_LENGTH);
         validators.note(

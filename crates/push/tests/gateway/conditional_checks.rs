@@ -111,6 +111,15 @@ fn check_for_an_older_client_is_a_head_request() {
     assert_eq!(of_image(&pair.take_asked()), [(true, None)]);
 }
 
+/// The validators of idle sessions would take much memory.
+#[test]
+fn validators_are_kept_for_conditional_checks_only() {
+    let mut pair = visit(pair());
+    pair.gateway.allow_conditional_checks();
+    pair.browse_for(LOADED, PAGE, VISIT);
+    assert_eq!(of_image(&pair.take_asked()), [(true, None)]);
+}
+
 #[test]
 fn check_that_answers_no_request_is_made_once() {
     let mut pair = after_visit();
