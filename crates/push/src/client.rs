@@ -26,6 +26,7 @@ mod preflights;
 mod preload;
 mod pushed;
 mod reports;
+mod script_cookies;
 mod store;
 mod stored_head;
 

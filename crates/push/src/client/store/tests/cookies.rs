@@ -8,6 +8,9 @@ const COOKIE: (&str, &str) = ("cookie", "new=1");
 const OLD: (&str, &str) = ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT");
 const DATE: (&str, &str) = ("date", "Mon, 30 Nov 2026 07:00:00 GMT");
 const RECENT: (&str, &str) = ("last-modified", "Mon, 30 Nov 2026 06:58:00 GMT");
+/// A date before the last hour, and a later one.
+const EARLIER: (&str, &str) = ("last-modified", "Mon, 30 Nov 2026 06:00:00 GMT");
+const LATER: (&str, &str) = ("last-modified", "Mon, 30 Nov 2026 06:00:01 GMT");
 const IMAGE: (&str, &str) = ("content-type", "image/png");
 
 /// Lets the browser get a style sheet that sets a cookie.
@@ -140,5 +143,169 @@ fn frame_with_later_cookies_is_requested_again() {
         request.fields.push(COOKIE.0, COOKIE.1);
         let served = scene.store.on_request(scene.now, &request, false);
         assert_eq!(served.is_some(), is_served, "{destination}");
+    }
+}
+
+/// Requests a part of a page with cookies.
+fn ask_for_part(scene: &mut Scene, cookie: &str) -> Option<Serve> {
+    let mut request = get("/a");
+    request.fields.push("sec-fetch-site", "same-origin");
+    request.fields.push("cookie", cookie);
+    scene.store.on_request(scene.now, &request, false)
+}
+
+/// Lets the browser request a page without cookies.
+fn begin_page(scene: &mut Scene) {
+    assert_eq!(scene.ask_with("/page", ("accept", "text/html")), None);
+}
+
+#[test]
+fn script_cookie_leaves_responses_for_shared_caches() {
+    for (fields, is_served) in [
+        (&[IMAGE, FRESH, EARLIER, DATE][..], true),
+        (&[("content-type", "text/css"), FRESH, EARLIER, DATE], true),
+        (&[IMAGE, OLD, DATE], true),
+        (&[IMAGE, FRESH, LATER, DATE], false),
+        (&[IMAGE, FRESH, EARLIER], false),
+        (&[IMAGE, FRESH, DATE, ("etag", "\"1\"")], false),
+        (&[IMAGE, FRESH, OLD, DATE, ("vary", "cookie")], false),
+        (&[IMAGE, FRESH, OLD, DATE, ("set-cookie", "own=1")], false),
+        (
+            &[IMAGE, ("cache-control", "private, max-age=600"), OLD, DATE],
+            false,
+        ),
+        (&[IMAGE, ("cache-control", "no-cache"), OLD, DATE], false),
+        (&[("content-type", "text/html"), FRESH, OLD, DATE], false),
+        (
+            &[("content-type", "application/json"), FRESH, OLD, DATE],
+            false,
+        ),
+        (&[FRESH, OLD, DATE], false),
+    ] {
+        let mut scene = Scene::new(LIMITS);
+        begin_page(&mut scene);
+        scene.push("/a", fields, "body");
+        let served = ask_for_part(&mut scene, COOKIE.1);
+        assert_eq!(served.is_some(), is_served, "{fields:?}");
+    }
+}
+
+/// Pushes an image that was requested with these cookies.
+fn push_with(scene: &mut Scene, cookie: &str) {
+    let mut request = get("/a");
+    if !cookie.is_empty() {
+        request.fields.push("cookie", cookie);
+    }
+    let Intake::Read(id) = scene.store.on_promise(scene.now, request, true) else {
+        panic!("the push was cancelled");
+    };
+    scene
+        .store
+        .on_head(scene.now, id, ok(&[IMAGE, FRESH, OLD, DATE]));
+    scene.store.on_end(id, true);
+}
+
+#[test]
+fn script_cookie_is_one_beside_those_of_the_push() {
+    for (pushed, asked, is_served) in [
+        ("", "new=1", true),
+        ("sid=1", "sid=1; new=1; other=1", true),
+        ("sid=1", "new=1", false),
+        ("sid=1", "sid=2; new=1", false),
+        ("sid=1; new=0", "sid=1; new=1", false),
+    ] {
+        let mut scene = Scene::new(LIMITS);
+        let mut page = get("/page");
+        page.fields.push("accept", "text/html");
+        page.fields.push("cookie", pushed);
+        assert_eq!(scene.store.on_request(scene.now, &page, false), None);
+        push_with(&mut scene, pushed);
+        let served = ask_for_part(&mut scene, asked);
+        assert_eq!(served.is_some(), is_served, "{pushed} {asked}");
+    }
+}
+
+/// A cookie may be one of a login, which another window has, or which the user gets meanwhile.
+#[test]
+fn cookie_that_may_be_of_a_login_is_none_of_a_script() {
+    type Event = fn(&mut Scene);
+    let none: Event = |_| {};
+    let before_page: Event = |scene| {
+        let _ = ask_for_part(scene, COOKIE.1);
+    };
+    let by_part: Event = |scene| {
+        let _ = scene.ask_with("/b", COOKIE);
+    };
+    let by_page: Event = |scene| {
+        let mut page = get("/other");
+        page.fields.push("accept", "text/html");
+        page.fields.push(COOKIE.0, COOKIE.1);
+        scene.store.on_request(scene.now, &page, false);
+    };
+    let by_login: Event = |scene| {
+        let head = ok(&[("content-type", "text/html"), ("set-cookie", "new=0")]);
+        scene.store.note_response(&get("/login"), &head, 0);
+    };
+    let upload: Event = |scene| {
+        let request = RequestHead {
+            method: Method::Post,
+            ..get("/api")
+        };
+        scene.store.note_unsafe_request(&request);
+    };
+    let tunnel: Event = |scene| scene.store.note_hidden_change();
+    for (at, (before, after, is_served)) in [
+        (none, none, true),
+        (none, by_part, true),
+        (before_page, none, false),
+        (none, by_page, false),
+        (none, by_login, false),
+        (none, upload, false),
+        (none, tunnel, false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut scene = Scene::new(LIMITS);
+        before(&mut scene);
+        begin_page(&mut scene);
+        push_with(&mut scene, "");
+        after(&mut scene);
+        let served = ask_for_part(&mut scene, COOKIE.1);
+        assert_eq!(served.is_some(), is_served, "{at}");
+    }
+}
+
+#[test]
+fn store_learns_of_a_page_before_it() {
+    for (is_noted, cookie, is_served) in
+        [(true, "", true), (true, "new=1", false), (false, "", false)]
+    {
+        let mut scene = Scene::new(LIMITS);
+        let mut page = get("/page");
+        page.fields.push("accept", "text/html");
+        page.fields.push("cookie", cookie);
+        if is_noted {
+            scene.store.note_page(&page);
+        }
+        push_with(&mut scene, "");
+        let served = ask_for_part(&mut scene, COOKIE.1);
+        assert_eq!(served.is_some(), is_served, "{is_noted} {cookie}");
+    }
+}
+
+#[test]
+fn request_with_a_script_cookie_joins_and_is_served() {
+    for (fields, is_served) in [
+        (&[IMAGE, FRESH, OLD, DATE][..], true),
+        (&[IMAGE, FRESH], false),
+    ] {
+        let mut scene = Scene::new(LIMITS);
+        begin_page(&mut scene);
+        let id = scene.promise("/a");
+        assert!(ask_for_part(&mut scene, COOKIE.1).is_some());
+        scene.store.on_head(scene.now, id, ok(fields));
+        scene.store.on_data(scene.now, id, Bytes::from("body"));
+        assert_eq!(matches!(scene.piece(id), Piece::Head(_)), is_served);
     }
 }
