@@ -40,10 +40,10 @@ fn certificate(error: &CertificateError, side: Side) -> Cow<'static, str> {
         CertificateError::UnknownIssuer => {
             "its certificate is by an authority that is not known here".into()
         }
-        // A certificate that `tandem init` made anew has the subject of the former one.
+        // A second certificate of `tandem init` has the subject of the first one.
         CertificateError::BadSignature if side == Side::Peer => format!(
             "{BAD_CERTIFICATE}: {error}: it has the name of a known authority and another key. If \
-             the gateway's certificate was made anew, copy it to the file of ?ca= here"
+             the gateway has a new certificate, copy it to the file of ?ca= here"
         )
         .into(),
         CertificateError::ExpiredContext { time, not_after } => format!(
