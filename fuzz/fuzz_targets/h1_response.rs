@@ -1,5 +1,5 @@
 //! A response that is accepted is written and read again as the same response, and no cut of it is
-//! understood otherwise.
+//! understood otherwise. Nothing follows a response that was repaired, and what is written is clear.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -24,6 +24,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     assert!(used <= data.len());
+    assert!(!(response.is_repaired && response.keep_alive));
     let framing = response_framing(&response.head, &method, Version::Http11);
     let mut wire = Default::default();
     write_response(
@@ -43,6 +44,7 @@ fuzz_target!(|data: &[u8]| {
         (framing, response.head.status)
     );
     assert_eq!(again.upgrade, response.upgrade);
+    assert!(!again.is_repaired);
     let kept = |fields: &Fields| -> Fields {
         fields
             .iter()

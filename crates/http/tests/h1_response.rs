@@ -164,11 +164,11 @@ fn refused() {
     let ok = "HTTP/1.1 200 OK\r\n";
     let table = [
         (
-            format!("{ok}Content-Length: 3\r\nTransfer-Encoding: chunked\r\n"),
-            Head(BadHead::BothLengths),
+            format!("{ok}Content-Length: 3\r\nContent-Length: 4\r\n"),
+            Head(BadHead::ContentLength),
         ),
         (
-            format!("{ok}Content-Length: 3\r\nContent-Length: 4\r\n"),
+            format!("{ok}Content-Length: 3, 4\r\nTransfer-Encoding: chunked\r\n"),
             Head(BadHead::ContentLength),
         ),
         (
@@ -188,16 +188,20 @@ fn refused() {
             Head(BadHead::UnknownCoding),
         ),
         (
-            format!("{ok}Transfer-Encoding: chunked, chunked\r\n"),
+            format!("{ok}Transfer-Encoding: chunked, identity\r\n"),
+            Head(BadHead::TransferEncoding),
+        ),
+        (
+            format!("{ok}Transfer-Encoding: identity, gzip\r\n"),
+            Head(BadHead::UnknownCoding),
+        ),
+        (
+            format!("{ok}Transfer-Encoding:\r\n"),
             Head(BadHead::TransferEncoding),
         ),
         (
             "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n".into(),
             Head(BadHead::TransferEncoding),
-        ),
-        (
-            format!("{ok} folded: onto nothing\r\n"),
-            Head(BadHead::ObsFold),
         ),
         (format!("{ok}X: a\u{0}b\r\n"), Head(BadHead::FieldValue)),
         (
@@ -207,16 +211,21 @@ fn refused() {
         (format!("{ok}X: a\rSet-Cookie: b\n"), Head(BadHead::LineEnd)),
         (format!("{ok}X: a\r\r\n"), Head(BadHead::LineEnd)),
         ("HTTP/1.1 200 O\rK\n".into(), Head(BadHead::LineEnd)),
-        (format!("{ok}: b\r\n"), Head(BadHead::FieldName)),
-        (format!("{ok}X Y: b\r\n"), Head(BadHead::FieldName)),
-        ("HTTP/1.1  200 OK\r\n".into(), StatusLine),
+        (format!("{ok}X Y: a\u{0}b\r\n"), Head(BadHead::FieldValue)),
+        (format!("{ok}X Y: a\rb\r\n"), Head(BadHead::LineEnd)),
+        ("\r\n\r\n\r\nHTTP/1.1 200 OK\r\n".into(), StatusLine),
+        ("\r\n\rHTTP/1.1 200 OK\r\n".into(), StatusLine),
+        (" HTTP/1.1 200 OK\r\n".into(), StatusLine),
         ("HTTP/1.1 20 OK\r\n".into(), StatusLine),
         ("HTTP/1.1 099 OK\r\n".into(), StatusLine),
         ("HTTP/1.1 2000 OK\r\n".into(), StatusLine),
         ("HTTP/1.1\r\n".into(), StatusLine),
         ("HTTP/1.1x200 OK\r\n".into(), StatusLine),
         ("ICY 200 OK\r\n".into(), StatusLine),
+        ("HTTP/1. 200 OK\r\n".into(), StatusLine),
+        ("HTTP/1.1\u{c}200 OK\r\n".into(), StatusLine),
         ("HTTP/2.0 200 OK\r\n".into(), UnsupportedVersion),
+        ("HTTP/2 200 OK\r\n".into(), UnsupportedVersion),
         ("HTTP/1.1 200 O\u{0}K\r\n".into(), Head(BadHead::LineEnd)),
     ];
     for (text, why) in table {
@@ -242,6 +251,172 @@ fn refused() {
         parse_response(long.as_bytes(), &Method::Get, &limits),
         Err(Head(BadHead::TooLarge))
     );
+}
+
+/// Reads a response with these lines besides a content length of 3.
+fn with_lines(lines: &str) -> Response {
+    read(&format!(
+        "HTTP/1.1 200 OK\r\n{lines}Content-Length: 3\r\n\r\n"
+    ))
+}
+
+/// Chunked overrides the length, which does not go on (RFC 9112 section 6.3).
+#[test]
+fn chunked_overrides_a_length() {
+    let both = with_lines("Transfer-Encoding: chunked\r\nX: y\r\n");
+    assert_eq!(both.framing, Framing::Chunked);
+    assert!(both.is_repaired && !both.keep_alive);
+    assert!(!both.head.fields.contains("content-length"));
+    assert_eq!(both.head.fields.len(), 1);
+    for method in [Method::Get, Method::Head] {
+        let text = "HTTP/1.1 304 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n";
+        let odd = read_for(text, &method);
+        assert_eq!((odd.framing, odd.keep_alive), (Framing::None, false));
+        assert!(odd.head.fields.is_empty());
+    }
+}
+
+#[test]
+fn codings_count_as_in_browsers() {
+    for (codings, framing, is_repaired) in [
+        ("chunked", Framing::Chunked, false),
+        ("Chunked ", Framing::Chunked, false),
+        ("chunked, chunked", Framing::Chunked, true),
+        (
+            "chunked\r\nTransfer-Encoding: chunked",
+            Framing::Chunked,
+            true,
+        ),
+        ("identity, chunked", Framing::Chunked, true),
+        ("identity", Framing::UntilClose, true),
+    ] {
+        let response = read(&format!(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: {codings}\r\n\r\n"
+        ));
+        let read = (response.framing, response.is_repaired);
+        assert_eq!(read, (framing, is_repaired), "{codings}");
+        assert_eq!(response.keep_alive, !is_repaired, "{codings}");
+    }
+    for version in ["1.1", "1.0"] {
+        let identity = read(&format!(
+            "HTTP/{version} 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: 3\r\n\r\n"
+        ));
+        assert_eq!(identity.framing, Framing::Length(3));
+        assert!(identity.is_repaired && !identity.keep_alive);
+    }
+}
+
+#[test]
+fn lines_that_are_no_fields_are_left_out() {
+    for line in [
+        "X Powered By: x",
+        "X(A): b",
+        "garbage",
+        ": b",
+        "a,b: c",
+        "\u{e9}: c",
+        "garbage\r\n with a fold",
+        " folded: onto nothing",
+        &format!("{}: y", "x".repeat(300)),
+    ] {
+        let response = with_lines(&format!("{line}\r\nX-A: b\r\n"));
+        assert_eq!(response.framing, Framing::Length(3), "{line}");
+        assert!(response.keep_alive && !response.is_repaired, "{line}");
+        assert_eq!(response.head.fields.len(), 2, "{line}");
+        assert_eq!(response.head.fields.get("x-a"), Some(&b"b"[..]), "{line}");
+    }
+}
+
+/// The origin may have meant a field that other readers see.
+#[test]
+fn left_out_lines_about_framing_end_the_connection() {
+    for line in [
+        "Content Length: 5",
+        " Content-Length: 5",
+        "Transfer-Encoding chunked",
+        "Transfer-Encoding(x): chunked",
+        "Cache Control: no-store",
+        "Set Cookie: a=b",
+        "\u{b}Vary: a",
+    ] {
+        let response = with_lines(&format!("{line}\r\n"));
+        assert_eq!(response.framing, Framing::Length(3), "{line}");
+        assert!(response.is_repaired && !response.keep_alive, "{line}");
+        assert_eq!(response.head.fields.len(), 1, "{line}");
+    }
+}
+
+/// Some browsers overlook such fields.
+#[test]
+fn odd_framing_fields_end_the_connection() {
+    for line in [
+        "Transfer-Encoding : chunked",
+        "Transfer-Encoding\t: chunked",
+        "Transfer-Encoding:\r\n chunked",
+        "Transfer-Encoding: chunked\r\n ",
+    ] {
+        let response = read(&format!("HTTP/1.1 200 OK\r\nX: y\r\n{line}\r\n\r\n"));
+        assert_eq!(response.framing, Framing::Chunked, "{line}");
+        assert!(response.is_repaired && !response.keep_alive, "{line}");
+    }
+    let other = with_lines("X-A : b\r\nX-B: c\r\n d\r\n");
+    assert!(other.keep_alive && !other.is_repaired);
+    assert_eq!(other.head.fields.get("x-a"), Some(&b"b"[..]));
+}
+
+#[test]
+fn empty_lines_before_a_head_are_skipped() {
+    for blank in ["\r\n", "\n", "\r\n\r\n", "\n\n\n"] {
+        let text = format!("{blank}HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n");
+        let response = read(&text);
+        assert_eq!(response.framing, Framing::Length(3), "{blank:?}");
+        assert!(response.is_repaired && !response.keep_alive, "{blank:?}");
+    }
+}
+
+#[test]
+fn odd_status_lines() {
+    for (line, version) in [
+        ("HTTP/1 200 OK", Version::Http10),
+        ("HTTP/1.0\t200", Version::Http10),
+        ("HTTP/1.1  200  OK", Version::Http11),
+        ("HTTP/1.1 200\tOK", Version::Http11),
+        ("HTTP/1.1 \t 200 ", Version::Http11),
+        ("http/1.1 200 OK", Version::Http11),
+        ("HTTP/1.2 200 OK", Version::Http11),
+    ] {
+        let response = read(&format!("{line}\r\nContent-Length: 3\r\n\r\n"));
+        assert_eq!(response.head.status, 200, "{line:?}");
+        assert_eq!(response.version, version, "{line:?}");
+        assert_eq!(response.framing, Framing::Length(3), "{line:?}");
+        assert_eq!(response.keep_alive, version == Version::Http11, "{line:?}");
+        assert!(!response.is_repaired, "{line:?}");
+    }
+}
+
+#[test]
+fn upgrade_without_names_counts_for_nothing() {
+    let response = with_lines("Connection: upgrade\r\nUpgrade: \u{1}\r\n");
+    assert_eq!((response.upgrade, response.keep_alive), (None, true));
+}
+
+#[test]
+fn lines_of_a_head_are_bounded() {
+    let limits = Limits {
+        head: 1 << 20,
+        fields: 10,
+    };
+    let begun = format!("HTTP/1.1 200 OK\r\n{}", "junk\r\n".repeat(12));
+    let bad = parse_response(begun.as_bytes(), &Method::Get, &limits);
+    assert_eq!(bad, Err(BadResponse::Head(BadHead::TooManyFields)));
+    let large = format!(
+        "HTTP/1.1 200 OK\r\nX: {}\r\n{}\r\n",
+        "x".repeat(200 << 10),
+        "Set-Cookie: a=b\r\n".repeat(900)
+    );
+    let read = parse_response(large.as_bytes(), &Method::Get, &Limits::RESPONSE);
+    let (read, _) = read.expect("within the limits").expect("whole");
+    assert_eq!(read.head.fields.len(), 901);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use bytes::BytesMut;
 use proptest::prelude::*;
 use tandem_http::h1::{
-    Form, Framing, Limits, Version, parse_request, parse_response, write_request, write_response,
+    Form, Framing, Limits, Version, parse_request, parse_response, response_framing, write_request,
+    write_response,
 };
 use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 
@@ -129,11 +130,69 @@ proptest! {
         prop_assert_eq!(again, read);
     }
 
+    /// A response that breaks the rules is passed on clear, and framed as it was read.
+    #[test]
+    fn repaired_responses(
+        fields in fields(),
+        length in prop::option::of("(5|5, 5|05|5\r\nContent-Length: 5)"),
+        coding in prop::option::of("(chunked|identity|chunked, chunked|identity, chunked)"),
+        colon in "( |\t|)",
+        junk in prop::collection::vec("( |)[a-z(-]{1,9}[ (]?[a-z-]{0,9}(: x)?", 0..4),
+        blank in "(\r\n|\n|)",
+        start in "(HTTP/1[.]1 200 OK|HTTP/1[.]1  200|http/1[.]1\t200 OK)",
+    ) {
+        let mut text = format!("{blank}{start}\r\n");
+        for line in &junk {
+            text += &format!("{line}\r\n");
+        }
+        for field in fields.iter() {
+            let (name, value) = (String::from_utf8_lossy(field.name), String::from_utf8_lossy(field.value));
+            text += &format!("{name}: {value}\r\n");
+        }
+        if let Some(length) = &length {
+            text += &format!("Content-Length{colon}: {length}\r\n");
+        }
+        if let Some(coding) = &coding {
+            text += &format!("Transfer-Encoding{colon}: {coding}\r\n");
+        }
+        text += "\r\n";
+        let limits = Limits::RESPONSE;
+        let read = parse_response(text.as_bytes(), &Method::Get, &limits);
+        let (read, used) = read.expect("repaired").expect("whole");
+        prop_assert_eq!(used, text.len());
+        let chunked = coding.as_ref().is_some_and(|coding| coding.ends_with("chunked"));
+        let expected = match &length {
+            _ if chunked => Framing::Chunked,
+            Some(_) => Framing::Length(5),
+            None => Framing::UntilClose,
+        };
+        prop_assert_eq!(read.framing, expected);
+        let is_odd = (chunked && length.is_some())
+            || coding.as_ref().is_some_and(|coding| coding != "chunked")
+            || (!colon.is_empty() && (length.is_some() || coding.is_some()))
+            || !blank.is_empty();
+        prop_assert!(read.is_repaired || !is_odd);
+        prop_assert!(!(read.is_repaired && read.keep_alive));
+        for cut in 0..text.len() {
+            let part = parse_response(&text.as_bytes()[..cut], &Method::Get, &limits);
+            prop_assert_eq!(part, Ok(None));
+        }
+        let framing = response_framing(&read.head, &Method::Get, Version::Http11);
+        let mut wire = BytesMut::new();
+        write_response(&mut wire, &read.head, Version::Http11, framing, true, None);
+        let again = parse_response(&wire, &Method::Get, &limits);
+        let (again, _) = again.expect("own writing").expect("whole");
+        prop_assert!(!again.is_repaired && again.keep_alive);
+        let closes = read.framing == Framing::UntilClose;
+        prop_assert_eq!(again.framing, if closes { Framing::Chunked } else { read.framing });
+        prop_assert_eq!(without_length(&again.head.fields), without_length(&read.head.fields));
+    }
+
     /// A prefix is never understood otherwise than the whole: it waits, or it fails as the whole
     /// does.
     #[test]
     fn cuts(noise in prop::collection::vec(prop::sample::select(
-        &b"GET / HTTP/1.1\r\nHost: a\r\n\r\nTE:content-length,chunked 01\t\x00\xff"[..]), 0..120), at in 0usize..120) {
+        &b"GET / HTTP/1.1\r\nHost: a\r\n\r\nTE:content-length,chunked 01\t\x00\xff(\n\n"[..]), 0..120), at in 0usize..120) {
         let start = b"GET / HTTP/1.1\r\nHost: a\r\n";
         for text in [noise.clone(), [&start[..], &noise].concat(), [&b"HTTP/1.1 200 OK\r\n"[..], &noise].concat()] {
             let at = at.min(text.len());

@@ -1,12 +1,14 @@
 //! The lines of a head: where it ends, and its fields sorted into those for the next hop and those
 //! of this connection. RFC 9112 sections 2.2 and 5.
 
+mod codings;
 mod name;
 
 use std::borrow::Cow;
 
 use memchr::{memchr, memchr_iter, memchr2};
 
+use codings::Codings;
 pub(super) use name::MAX_NAME;
 use name::{LOWER, parse_name};
 
@@ -30,13 +32,13 @@ pub enum BadHead {
     /// A line holds a CR, or a line of a request ends with LF alone.
     #[error("a line does not end with CR LF")]
     LineEnd,
-    /// A line without colon, or a name that is empty or no token.
+    /// A line of a request without colon, or with a name that is empty or no token.
     #[error("a field has no valid name")]
     FieldName,
-    /// White space between field name and colon.
+    /// White space between field name and colon, in a request.
     #[error("white space before the colon of a field")]
     SpaceBeforeColon,
-    /// A line that continues the one before (obs-fold).
+    /// A line of a request that continues the one before (obs-fold).
     #[error("a field is folded over several lines")]
     ObsFold,
     /// A control byte in a field value; in responses only NUL counts.
@@ -51,19 +53,19 @@ pub enum BadHead {
     /// `Content-Length` is no number or says several things.
     #[error("content-length is not one decimal number")]
     ContentLength,
-    /// `Transfer-Encoding` that leaves open where the body ends, or in HTTP/1.0.
+    /// `Transfer-Encoding` that leaves open where the body ends, or chunks in HTTP/1.0.
     #[error("transfer-encoding does not end with chunked, once, in HTTP/1.1")]
     TransferEncoding,
     /// A transfer coding besides `chunked`.
     #[error("a transfer coding that is not implemented")]
     UnknownCoding,
-    /// Both `Content-Length` and `Transfer-Encoding`.
+    /// Both `Content-Length` and `Transfer-Encoding` in a request.
     #[error("both content-length and transfer-encoding")]
     BothLengths,
     /// A framing field written with `_` for `-`, which some servers read as the field itself.
     #[error("a framing field is written with underscores")]
     Underscore,
-    /// `Upgrade` is not a list of protocol names.
+    /// `Upgrade` of a request is not a list of protocol names.
     #[error("upgrade does not name protocols")]
     Upgrade,
 }
@@ -103,6 +105,8 @@ pub(super) fn split<'a>(
     limits: &Limits,
 ) -> Result<Option<Lines<'a>>, HeadEnd> {
     let limit = limits.head.min(MAX_HEAD);
+    // Otherwise each piece of a large head with many short lines would cost a search through them.
+    let most_lines = limits.fields;
     let window = &buf[..buf.len().min(limit)];
     let mut first = None;
     let mut line_start = 0;
@@ -135,6 +139,9 @@ pub(super) fn split<'a>(
                 len: lf + 1,
             }));
         }
+        if count > most_lines {
+            return Err(HeadEnd::TooManyLines);
+        }
         if let Some(end) = ends.get_mut(count) {
             // A head has at most `MAX_HEAD` bytes.
             *end = (line_end - fields_at) as u32;
@@ -166,6 +173,7 @@ pub(super) enum HeadEnd {
     LineEnd,
     HeadTooLarge,
     StartLineTooLong,
+    TooManyLines,
 }
 
 /// The fields of a head, sorted.
@@ -182,6 +190,8 @@ pub(super) struct Sorted {
     /// `Content-Length`.
     pub(super) length: Option<u64>,
     pub(super) upgrade: Option<String>,
+    /// True if the fields left the framing open, and were repaired; servers only.
+    pub(super) is_repaired: bool,
 }
 
 impl Lines<'_> {
@@ -199,7 +209,12 @@ impl Lines<'_> {
         let mut ends = self.ends(&region).iter();
         let mut rest = &region[..];
         while !rest.is_empty() {
-            let (name, value_at) = parse_name(rest, sender, &mut lower)?;
+            let (name, value_at) = match parse_name(rest, sender, &mut lower) {
+                Ok(found) => found,
+                Err(bad) if sender == Sender::Client => return Err(bad),
+                // The whole line is no field.
+                Err(_) => (&[][..], 0),
+            };
             let value = &rest[value_at..];
             // No name contains a line end, so the known one lies behind the name.
             let end = match ends.next() {
@@ -215,7 +230,18 @@ impl Lines<'_> {
                 return Err(BadHead::FieldValue);
             }
             check_value(value, sender)?;
-            sorter.add(name, trim_ows(value))?;
+            if name.is_empty() {
+                sorter.leave_out(value)?;
+            } else {
+                let line = &rest[..value_at + end];
+                if sender == Sender::Server
+                    && is_framing(name)
+                    && (has_space_before(line, value_at) || self.has_fold(&region, rest, line))
+                {
+                    sorter.sorted.is_repaired = true;
+                }
+                sorter.add(name, trim_ows(value))?;
+            }
             rest = &line_end[2..];
         }
         sorter.finish(version)
@@ -231,16 +257,23 @@ impl Lines<'_> {
         }
     }
 
+    /// Returns whether `line`, with which the `rest` of the unfolded lines begins, was folded.
+    fn has_fold(&self, region: &[u8], rest: &[u8], line: &[u8]) -> bool {
+        let at = region.len() - rest.len();
+        // The replacement of folds keeps the offsets.
+        self.folded && self.fields[at..at + line.len()].contains(&b'\n')
+    }
+
     /// RFC 9112 section 5.2: a proxy replaces folds in responses by spaces, and may refuse them in
     /// requests.
     fn unfolded(&self, sender: Sender) -> Result<Cow<'_, [u8]>, BadHead> {
         if !self.folded {
             return Ok(Cow::Borrowed(&self.fields));
         }
-        // A fold right after the start line continues nothing.
-        if sender == Sender::Client || matches!(self.fields.first(), Some(b' ' | b'\t')) {
+        if sender == Sender::Client {
             return Err(BadHead::ObsFold);
         }
+        // A fold right after the start line continues nothing, and stays a line without a name.
         let mut copy = self.fields.to_vec();
         for lf in memchr_iter(b'\n', &self.fields) {
             if matches!(self.fields.get(lf + 1), Some(b' ' | b'\t')) {
@@ -298,6 +331,40 @@ fn is_field_value(value: &[u8]) -> bool {
     })
 }
 
+/// Returns true if a field (lower-case name) decides where the message or the connection ends.
+fn is_framing(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"connection" | b"content-length" | b"transfer-encoding"
+    )
+}
+
+/// Returns true if white space precedes the colon of a line. Some readers then see no field.
+fn has_space_before(line: &[u8], value_at: usize) -> bool {
+    matches!(line[..value_at], [.., b' ' | b'\t', b':'])
+}
+
+/// Words of the fields that decide about framing or caching.
+const WEIGHTY: [&[u8]; 9] = [
+    b"length",
+    b"encoding",
+    b"chunked",
+    b"connection",
+    b"cache",
+    b"cookie",
+    b"vary",
+    b"expires",
+    b"pragma",
+];
+
+/// Returns true if a line that is no field may be meant as one that decides about framing or
+/// caching.
+fn is_weighty(line: &[u8]) -> bool {
+    let line = line.to_ascii_lowercase();
+    let has = |word: &&[u8]| line.windows(word.len()).any(|part| part == *word);
+    WEIGHTY.iter().any(has)
+}
+
 /// Returns true if a value must not enter a compression context (RFC 7541 section 7.1.3).
 fn is_sensitive(name: &[u8], value: &[u8]) -> bool {
     match name {
@@ -333,6 +400,7 @@ impl<'a> Sorter<'a> {
             chunked: false,
             length: None,
             upgrade: None,
+            is_repaired: false,
         };
         Self {
             sender,
@@ -346,12 +414,23 @@ impl<'a> Sorter<'a> {
         }
     }
 
+    fn count(&mut self) -> Result<(), BadHead> {
+        self.count += 1;
+        match self.count > self.limit {
+            true => Err(BadHead::TooManyFields),
+            false => Ok(()),
+        }
+    }
+
+    /// Leaves out a line of a response that is no field, as browsers do.
+    fn leave_out(&mut self, line: &[u8]) -> Result<(), BadHead> {
+        self.sorted.is_repaired |= is_weighty(line);
+        self.count()
+    }
+
     /// Adds a field, whose name is in lower case.
     fn add(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), BadHead> {
-        self.count += 1;
-        if self.count > self.limit {
-            return Err(BadHead::TooManyFields);
-        }
+        self.count()?;
         if is_framing_lookalike(name) {
             // A client that sends one attacks the server behind; an origin may just be old.
             return match self.sender {
@@ -407,7 +486,12 @@ impl<'a> Sorter<'a> {
         let text = std::str::from_utf8(value)
             .ok()
             .filter(|_| value.iter().all(allowed));
-        let text = text.filter(|t| !t.is_empty()).ok_or(BadHead::Upgrade)?;
+        let text = match text.filter(|text| !text.is_empty()) {
+            Some(text) => text,
+            None if self.sender == Sender::Client => return Err(BadHead::Upgrade),
+            // Only the names of a 101 count.
+            None => return Ok(()),
+        };
         match &mut self.sorted.upgrade {
             Some(list) => {
                 list.push_str(", ");
@@ -438,14 +522,18 @@ impl<'a> Sorter<'a> {
             }
         }
         if let Some(codings) = self.codings {
-            if version == Version::Http10 {
-                return Err(BadHead::TransferEncoding);
+            sorted.chunked = match self.sender {
+                Sender::Client => codings.of_request(version, self.has_length)?,
+                Sender::Server => {
+                    let (chunked, is_sure) = codings.of_response(version)?;
+                    sorted.is_repaired |= !is_sure || (chunked && self.has_length);
+                    chunked
+                }
+            };
+            // RFC 9112 section 6.3, item 3: the length is removed before the message goes on.
+            if sorted.chunked && sorted.length.take().is_some() {
+                sorted.fields.remove("content-length");
             }
-            if self.has_length {
-                return Err(BadHead::BothLengths);
-            }
-            codings.check()?;
-            sorted.chunked = true;
         }
         if !sorted.connection.upgrade || version == Version::Http10 {
             sorted.upgrade = None;
@@ -473,37 +561,6 @@ fn plain_number(text: &[u8]) -> Option<u64> {
         text.iter()
             .fold(0, |number, byte| number * 10 + u64::from(byte - b'0')),
     )
-}
-
-/// The combined content of the `Transfer-Encoding` lines of a message.
-#[derive(Default)]
-struct Codings {
-    count: usize,
-    chunked: usize,
-    last_is_chunked: bool,
-    malformed: bool,
-}
-
-impl Codings {
-    fn add(&mut self, value: &[u8]) {
-        for coding in value.split(|&b| b == b',').map(trim_ows) {
-            self.count += 1;
-            self.malformed |=
-                coding.is_empty() || coding.iter().any(|&b| LOWER[usize::from(b)] == 0);
-            self.last_is_chunked = coding.eq_ignore_ascii_case(b"chunked");
-            self.chunked += usize::from(self.last_is_chunked);
-        }
-    }
-
-    fn check(&self) -> Result<(), BadHead> {
-        match (self.count, self.chunked) {
-            _ if self.malformed => Err(BadHead::TransferEncoding),
-            (1, 1) => Ok(()),
-            (_, 0) => Err(BadHead::UnknownCoding),
-            (_, 1) if self.last_is_chunked => Err(BadHead::UnknownCoding),
-            _ => Err(BadHead::TransferEncoding),
-        }
-    }
 }
 
 /// Reads `HTTP/1.0` or `HTTP/1.1`.

@@ -103,6 +103,7 @@ pub fn parse_request(
         Ok(None) => return Ok(None),
         Err(HeadEnd::LineEnd) => return Err(BadHead::LineEnd.into()),
         Err(HeadEnd::HeadTooLarge) => return Err(BadHead::TooLarge.into()),
+        Err(HeadEnd::TooManyLines) => return Err(BadHead::TooManyFields.into()),
         Err(HeadEnd::StartLineTooLong) => return Err(BadRequest::TargetTooLong),
     };
     let request = parse_lines(&lines, scheme, limits)?;

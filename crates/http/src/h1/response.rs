@@ -1,11 +1,14 @@
 //! Response heads. RFC 9112 sections 4, 6.3 and 9.3.
 
-use super::head::{BadHead, BadVersion, HeadEnd, Lines, Sender, Sorted, parse_version, split};
+use super::head::{BadHead, HeadEnd, Lines, Sender, Sorted, split};
 use super::{Framing, Limits, Version};
 use crate::message::{Method, ResponseHead, content_length};
 
 /// How every status line begins.
 const STATUS_LINE: &[u8] = b"HTTP/";
+
+/// The bytes of empty lines before a status line after which no other one is skipped.
+const EMPTY_LINES: usize = 4;
 
 /// A response head and its effect on the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +23,11 @@ pub struct Response {
     pub keep_alive: bool,
     /// The protocol that follows a 101.
     pub upgrade: Option<String>,
+    /// The rules leave the framing or a line about framing or caching open, and readers may differ.
+    /// The head and `framing` are those of browsers, and the message that is passed on is clear.
+    /// The connection carries no other request (`keep_alive` is false), and nothing may store the
+    /// response or serve another request with it.
+    pub is_repaired: bool,
 }
 
 /// Why a response cannot be used.
@@ -40,44 +48,67 @@ pub enum BadResponse {
 /// Reads the head of a response to a request of `method` from the beginning of `buf`: the response
 /// and the bytes it took, or `None` while it is not all there. Call it again with more bytes, not
 /// with other ones.
+///
+/// Empty lines before the head are skipped, as browsers do. On a connection that has carried
+/// another response, they may be the end of that.
 pub fn parse_response(
     buf: &[u8],
     method: &Method,
     limits: &Limits,
 ) -> Result<Option<(Response, usize)>, BadResponse> {
+    let skipped = empty_lines(buf);
+    let buf = &buf[skipped..];
+    if buf == b"\r" && skipped < EMPTY_LINES {
+        return Ok(None);
+    }
     let known = buf.len().min(STATUS_LINE.len());
-    if buf[..known] != STATUS_LINE[..known] {
+    if !buf[..known].eq_ignore_ascii_case(&STATUS_LINE[..known]) {
         return Err(BadResponse::StatusLine);
     }
     let lines = match split(buf, Sender::Server, limits) {
         Ok(Some(lines)) => lines,
         Ok(None) => return Ok(None),
         Err(HeadEnd::LineEnd) => return Err(BadHead::LineEnd.into()),
+        Err(HeadEnd::TooManyLines) => return Err(BadHead::TooManyFields.into()),
         Err(HeadEnd::HeadTooLarge | HeadEnd::StartLineTooLong) => {
             return Err(BadHead::TooLarge.into());
         }
     };
     let (version, status) = parse_status_line(lines.start)?;
-    Ok(Some((
-        parse_fields(&lines, version, status, method, limits)?,
-        lines.len,
-    )))
+    let mut response = parse_fields(&lines, version, status, method, limits)?;
+    if skipped > 0 {
+        (response.is_repaired, response.keep_alive) = (true, false);
+    }
+    Ok(Some((response, skipped + lines.len)))
+}
+
+/// Returns the length of the empty lines at the beginning.
+fn empty_lines(buf: &[u8]) -> usize {
+    let mut at = 0;
+    while at < EMPTY_LINES {
+        match buf[at..] {
+            [b'\r', b'\n', ..] => at += 2,
+            [b'\n', ..] => at += 1,
+            _ => break,
+        }
+    }
+    at
 }
 
 /// `HTTP/1.1 200 OK`; the space after the code may be missing with the phrase, as some servers do.
+/// More white space separates the words too (RFC 9112 section 4).
 fn parse_status_line(line: &[u8]) -> Result<(Version, u16), BadResponse> {
-    let (version, rest) = line.split_at_checked(8).ok_or(BadResponse::StatusLine)?;
-    let version = parse_version(version).map_err(|bad| match bad {
-        BadVersion::Unsupported => BadResponse::UnsupportedVersion,
-        BadVersion::Malformed => BadResponse::StatusLine,
-    })?;
-    let (digits, phrase) = rest
-        .strip_prefix(b" ")
-        .and_then(|rest| rest.split_at_checked(3))
+    let is_blank = |b: &u8| matches!(b, b' ' | b'\t');
+    let end = line.iter().position(is_blank);
+    let (version, rest) = line.split_at(end.ok_or(BadResponse::StatusLine)?);
+    let version = parse_version(&version[STATUS_LINE.len()..])?;
+    let blanks = rest.iter().take_while(|b| is_blank(b)).count();
+    let (digits, phrase) = rest[blanks..]
+        .split_at_checked(3)
         .filter(|(digits, phrase)| {
             digits[0] != b'0'
                 && digits.iter().all(u8::is_ascii_digit)
-                && matches!(phrase.first(), None | Some(b' '))
+                && phrase.first().is_none_or(is_blank)
         })
         .ok_or(BadResponse::StatusLine)?;
     if phrase.iter().any(|b| matches!(b, b'\r' | 0)) {
@@ -87,6 +118,17 @@ fn parse_status_line(line: &[u8]) -> Result<(Version, u16), BadResponse> {
         version,
         digits.iter().fold(0, |n, &b| n * 10 + u16::from(b - b'0')),
     ))
+}
+
+/// Reads the number behind `HTTP/`. Without a minor number it is 1.0, and a later minor number
+/// counts as 1.1 (RFC 9110 section 2.5).
+fn parse_version(number: &[u8]) -> Result<Version, BadResponse> {
+    match number {
+        b"1" | b"1.0" => Ok(Version::Http10),
+        [b'1', b'.', b'1'..=b'9'] => Ok(Version::Http11),
+        [b'0'..=b'9'] | [b'0'..=b'9', b'.', b'0'..=b'9'] => Err(BadResponse::UnsupportedVersion),
+        _ => Err(BadResponse::StatusLine),
+    }
 }
 
 fn parse_fields(
@@ -114,16 +156,19 @@ fn parse_fields(
         fields,
         connection,
         upgrade,
+        is_repaired,
         ..
     } = sorted;
     Ok(Response {
         keep_alive: framing != Framing::UntilClose
             && !confused
+            && !is_repaired
             && connection.is_persistent(version),
         head: ResponseHead { status, fields },
         version,
         framing,
         upgrade: upgrade.filter(|_| status == 101),
+        is_repaired,
     })
 }
 
