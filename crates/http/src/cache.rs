@@ -49,6 +49,12 @@ pub use reuse::{RequestPolicy, Reuse};
 
 use crate::{Method, RequestHead, ResponseHead, Scheme};
 
+/// The field that marks a response whose framing was repaired
+/// ([`h1::Response::is_repaired`](crate::h1::Response::is_repaired)), between the proxies of a
+/// pair. Nothing may store such a response or serve another request with it. If an origin writes
+/// the field itself, the same holds.
+pub const REPAIRED_FIELD: &str = "tandem-repaired";
+
 /// The kind of cache that a decision is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheRules {

@@ -9,9 +9,9 @@
 //! Parsed messages are forwarded to another hop. A request that two readers could understand
 //! differently is therefore refused rather than repaired (RFC 9112 section 11.2).
 //!
-//! Old servers send responses that break the rules, and browsers show them. Such a response is
-//! repaired where all browsers agree about it, and what is passed on is clear. If its framing was
-//! open to doubt, [`Response::is_repaired`] is set: its connection ends, and nothing stores it.
+//! Old servers send responses that break the rules, and browsers show them. Such a response is read
+//! as browsers read it, and what is passed on is clear. If its framing was open to doubt,
+//! [`Response::is_repaired`] is set: its connection ends, and nothing stores it.
 //!
 //! | response | reading | `is_repaired` |
 //! |---|---|---|

@@ -146,7 +146,7 @@ proptest! {
             text += &format!("{line}\r\n");
         }
         for field in fields.iter() {
-            let (name, value) = (String::from_utf8_lossy(field.name), String::from_utf8_lossy(field.value));
+            let [name, value] = [field.name, field.value].map(String::from_utf8_lossy);
             text += &format!("{name}: {value}\r\n");
         }
         if let Some(length) = &length {
@@ -192,7 +192,8 @@ proptest! {
     /// does.
     #[test]
     fn cuts(noise in prop::collection::vec(prop::sample::select(
-        &b"GET / HTTP/1.1\r\nHost: a\r\n\r\nTE:content-length,chunked 01\t\x00\xff(\n\n"[..]), 0..120), at in 0usize..120) {
+        &b"GET / HTTP/1.1\r\nHost: a\r\n\r\nTE:content-length,chunked 01\t\x00\xff(\n\n"[..]
+    ), 0..120), at in 0usize..120) {
         let start = b"GET / HTTP/1.1\r\nHost: a\r\n";
         for text in [noise.clone(), [&start[..], &noise].concat(), [&b"HTTP/1.1 200 OK\r\n"[..], &noise].concat()] {
             let at = at.min(text.len());

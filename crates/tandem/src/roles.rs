@@ -38,9 +38,9 @@ use crate::middle::continued::after_reload::AfterReload;
 use crate::renewal::{Renewable, Renewals};
 use crate::role_name::RoleName;
 use crate::services::Services;
-use crate::session::Drain;
 use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::mux::{Multiplexed, MuxSession};
+use crate::session::{Drain, header_list};
 use crate::stage::Stage;
 use crate::status::SessionStatus;
 use crate::transport::registry::Transports;
@@ -149,6 +149,7 @@ fn mux_session(
     MuxSession {
         protocol,
         config,
+        response_list: header_list(Limits::RESPONSE.head),
         timeouts: path.timeouts.clone(),
         write_limit: WRITE_LIMIT,
         header_compression: path.header_compression,
@@ -163,6 +164,7 @@ fn http1_session(who: RoleName, path: &PathConfig) -> Http1Session {
     Http1Session {
         form: Form::Origin,
         limits: Limits::default(),
+        response_limits: Limits::RESPONSE,
         timeouts: path.timeouts.clone(),
         response_timeout: path.timeouts.idle,
         who,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::control::{MAX_SECONDS, delta_seconds, members};
-use super::{CacheControl, CacheRules, unix_seconds, vary};
+use super::{CacheControl, CacheRules, REPAIRED_FIELD, unix_seconds, vary};
 use crate::{Fields, Method, RequestHead, ResponseHead};
 
 /// The part of a lifetime's basis that a heuristic grants: one tenth (RFC 9111 section 4.2.2).
@@ -54,6 +54,7 @@ pub struct ResponsePolicy {
     /// `Vary` lists `*`: no other request can be known to match (RFC 9110 section 12.5.5).
     pub varies_on_anything: bool,
     is_partial: bool,
+    is_repaired: bool,
 }
 
 impl ResponsePolicy {
@@ -75,6 +76,7 @@ impl ResponsePolicy {
             varies_on_anything: vary::is_any(fields),
             // `Content-Range` means nothing with another status (RFC 9110 section 14.4).
             is_partial: head.status == 206,
+            is_repaired: fields.contains(REPAIRED_FIELD),
         }
     }
 
@@ -111,7 +113,8 @@ impl ResponsePolicy {
     }
 
     /// Returns true if no cache may store the response, whatever the request and its lifetime are.
-    /// The reason is `no-store`, `Vary: *`, or a status that is not final or not complete.
+    /// The reason is `no-store`, `Vary: *`, a status that is not final or not complete, or framing
+    /// that was repaired.
     pub fn forbids_storage(&self) -> bool {
         // `must-understand` takes the place of `no-store` where the status is understood (RFC 9111
         // section 5.2.2.3).
@@ -121,6 +124,7 @@ impl ResponsePolicy {
             || self.status < 200
             || self.status == 304
             || self.is_partial
+            || self.is_repaired
             || self.varies_on_anything
     }
 
@@ -453,6 +457,11 @@ mod tests {
             (103, &[control("max-age=9")], [false; 3]),
             (200, &[control("max-age=9"), ("vary", "*")], [false; 3]),
             (200, &[control("max-age=9"), ("vary", "a, *")], [false; 3]),
+            (
+                200,
+                &[control("public, max-age=9"), (REPAIRED_FIELD, "1")],
+                [false; 3],
+            ),
             (
                 200,
                 &[control("max-age=9"), ("content-range", "bytes 0-0/1")],

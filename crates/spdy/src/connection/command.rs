@@ -31,11 +31,7 @@ impl Connection {
             return Err(OpenError::Closing);
         }
         self.check_room()?;
-        let block = request_block(
-            head,
-            self.config.full_url_path,
-            self.config.mux.max_header_list,
-        )?;
+        let block = request_block(head, self.config.full_url_path, self.config.written_list())?;
         let id = self.open_stream(&block, 0, end, priority);
         let asked = self.config.mux.push.then(|| {
             Box::new(Asked {
@@ -79,7 +75,7 @@ impl Connection {
         if request.method != Method::Get || request.protocol.is_some() {
             return Err(OpenError::BadHead);
         }
-        let block = push_block(request, self.config.mux.max_header_list)?;
+        let block = push_block(request, self.config.written_list())?;
         let id = self.open_stream(&block, parent, false, priority);
         self.insert(
             id,
@@ -160,7 +156,7 @@ impl Connection {
     }
 
     pub(super) fn write_response(&mut self, id: StreamId, head: &ResponseHead, end: bool) {
-        let limit = self.config.mux.max_header_list;
+        let limit = self.config.written_list();
         let Some(stream) = self
             .live(id)
             .filter(|stream| !stream.replied && !stream.is_own())
@@ -198,7 +194,7 @@ impl Connection {
     /// Writes the fields of a pushed response in HEADERS. The announcement already carried the
     /// status 200, which must not be repeated.
     fn write_pushed_response(&mut self, id: StreamId, head: &ResponseHead, end: bool) {
-        let limit = self.config.mux.max_header_list;
+        let limit = self.config.written_list();
         let Some(stream) = self.live(id).filter(|stream| !stream.replied) else {
             return;
         };
@@ -243,7 +239,7 @@ impl Connection {
     }
 
     pub(super) fn queue_trailers(&mut self, id: StreamId, fields: &Fields) {
-        let limit = self.config.mux.max_header_list;
+        let limit = self.config.written_list();
         let Some(stream) = self.live(id).filter(|stream| stream.takes_data()) else {
             return;
         };

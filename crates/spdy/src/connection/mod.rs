@@ -67,11 +67,20 @@ pub struct Config {
     /// Server: report requests as written. `path` is then the text of `:path`, even a whole URL,
     /// `authority` that of `:host`, and a field `:version` comes first. Default false.
     pub literal_requests: bool,
+    /// The limit in bytes of header lists to write, if it differs from that of lists to read
+    /// (`mux.max_header_list`). SPDY does not tell the limit of the peer. Default none.
+    pub max_written_list: Option<usize>,
     /// Keep what [`Connection::release_contexts`] needs to free the inflater. Default false.
     pub keeps_released_text: bool,
 }
 
 impl Config {
+    /// Returns the limit of header lists to write.
+    fn written_list(&self) -> usize {
+        let limit = self.max_written_list.unwrap_or(self.mux.max_header_list);
+        limit.min(MAX_LIST)
+    }
+
     /// The defaults.
     pub const fn new(mux: MuxConfig, version: Version) -> Self {
         Self {
@@ -82,6 +91,7 @@ impl Config {
             same_origin_push: true,
             probe_flow_control: true,
             literal_requests: false,
+            max_written_list: None,
             keeps_released_text: false,
         }
     }
@@ -90,6 +100,9 @@ impl Config {
 /// The minimum limit for control frames, in bytes. The draft demands 8192; a list within the limit
 /// fits even when it is stored.
 const MIN_CONTROL_LIMIT: usize = 8192;
+
+/// The upper bound of the limits of header lists, so that a frame holds each of them.
+const MAX_LIST: usize = 1 << 23;
 
 /// The number of unanswered pings that are remembered.
 const MAX_PINGS: usize = 64;
@@ -164,7 +177,7 @@ pub struct Connection {
 impl Connection {
     /// A session that has said nothing yet.
     pub fn new(mut config: Config) -> Self {
-        config.mux.max_header_list = config.mux.max_header_list.min(1 << 23);
+        config.mux.max_header_list = config.mux.max_header_list.min(MAX_LIST);
         let limit = config.mux.max_header_list;
         let first = if config.mux.role == Role::Client {
             1

@@ -24,7 +24,7 @@ impl Connection {
         fields: &Fields,
         end: bool,
     ) {
-        let limit = self.config.mux.max_header_list;
+        let limit = self.config.written_list();
         let waiting = self
             .live(id)
             .is_some_and(|stream| !stream.replied && matches!(stream.kind, Kind::PeerRequest));

@@ -213,6 +213,7 @@ fn listen<T>(
     let session = Http1Session {
         form: Form::Origin,
         limits: Limits::default(),
+        response_limits: Limits::RESPONSE,
         timeouts: Timeouts {
             idle: TIMEOUT,
             ..Timeouts::default()

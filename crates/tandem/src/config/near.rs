@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tandem_http::h1::Limits;
+
 use super::admission::Credentials;
 use super::client::loopback;
 use super::units::{Size, Span};
@@ -29,7 +31,8 @@ macro_rules! near_options {
             workers: Option<usize> [help_heading = "Listening", value_name = "N"],
             /// Maximum number of concurrent requests on one session [default: 256]
             max_streams: Option<u32> [help_heading = "Listening", value_name = "N"],
-            /// Maximum size of the head of a request or response, 4KiB to 16MiB [default: 64KiB]
+            /// Maximum size of the head of a request, 4KiB to 16MiB; that of a response may have
+            /// 256KiB, or this size if it is larger [default: 64KiB]
             max_head: Option<$crate::config::units::Size> [help_heading = "Listening",
                 value_name = "BYTES"],
             /// Maximum number of connections from clients [default: 4096]
@@ -124,8 +127,10 @@ pub struct NearConfig {
     pub workers: usize,
     /// The maximum number of concurrent requests on a session.
     pub max_streams: u32,
-    /// The maximum size of a head in bytes.
+    /// The maximum size of the head of a request in bytes.
     pub max_head: usize,
+    /// The maximum size of the head of a response in bytes.
+    pub max_response_head: usize,
     /// The maximum number of connections from clients.
     pub max_connections: usize,
     /// The maximum number of connections from one IPv4 address or IPv6 network of 64 bits.
@@ -175,6 +180,7 @@ impl NearOptions {
             workers: limit("workers", self.workers, cores)?.min(256),
             max_streams: limit("max-streams", self.max_streams, 256)?,
             max_head: self.largest_head()?,
+            max_response_head: self.largest_head()?.max(Limits::RESPONSE.head),
             max_connections: limit("max-connections", self.max_connections, 4096)?,
             max_connections_per_client: limit(
                 "max-connections-per-client",

@@ -15,6 +15,7 @@
 use std::rc::Rc;
 
 use tandem_http::Fields;
+use tandem_http::cache::REPAIRED_FIELD;
 
 use super::connection_logins::number;
 use crate::exchange::{Exchange, Reply};
@@ -85,9 +86,14 @@ fn strip_response(fields: &mut Fields) {
     }
 }
 
-/// Removes the fields that an origin must not send to the pair.
+/// Removes the fields that an origin must not send to the pair. The session to the origin marks
+/// responses whose framing it has repaired, and an origin may do so too.
 fn strip_origin(fields: &mut Fields) {
+    let is_repaired = fields.contains(REPAIRED_FIELD);
     strip_response(fields);
+    if is_repaired {
+        fields.push(REPAIRED_FIELD, "1");
+    }
     if fields.contains("proxy-status") {
         fields.retain(|field| field.name != b"proxy-status" || !names_own_proxy(field.value));
     }
@@ -139,6 +145,7 @@ mod tests {
             ("proxy-status", "gateway; error=http_request_denied"),
             ("proxy-status", "cdn; error=dns_error"),
             ("www-authenticate", "Basic"),
+            ("tandem-opened", "1"),
         ]
         .into_iter()
         .collect();
@@ -150,6 +157,19 @@ mod tests {
         strip_response(&mut fields);
         assert!(!fields.contains("proxy-authenticate"));
         assert_eq!(fields.get_all("proxy-status").count(), 2);
+    }
+
+    #[test]
+    fn mark_of_repaired_framing_stays_within_the_pair() {
+        for (edit, is_left) in [
+            (strip_origin as fn(&mut Fields), true),
+            (strip_response, false),
+            (pass_bridge, false),
+        ] {
+            let mut fields: Fields = [(REPAIRED_FIELD, "\u{e9}")].into_iter().collect();
+            edit(&mut fields);
+            assert_eq!(fields.get(REPAIRED_FIELD), is_left.then_some(&b"1"[..]));
+        }
     }
 
     #[test]

@@ -27,9 +27,9 @@ use crate::middle::track::Track;
 use crate::path::Facts;
 use crate::role_name::RoleName;
 use crate::services::Services;
-use crate::session::Drain;
 use crate::session::http1::Http1Session;
 use crate::session::mux::{Multiplexed, MuxSession};
+use crate::session::{Drain, header_list};
 use crate::stage::Stage;
 
 /// Creates the stages of one session behind [`Counted`].
@@ -75,13 +75,20 @@ impl NearConfig {
                 head: self.max_head,
                 ..Limits::default()
             },
+            response_limits: Limits {
+                head: self.max_response_head,
+                ..Limits::RESPONSE
+            },
             ..http1_session(who, &self.path)
         }
     }
 
     /// Returns a multiplexed protocol with the limits of the listeners. `who` is the role.
     pub(super) fn mux_session(&self, protocol: Multiplexed, who: RoleName) -> MuxSession {
-        mux_session(protocol, &self.path, self.max_streams, self.max_head, who)
+        MuxSession {
+            response_list: header_list(self.max_response_head),
+            ..mux_session(protocol, &self.path, self.max_streams, self.max_head, who)
+        }
     }
 
     /// Creates the fronts of all listeners, and the table of their connections, for a role that

@@ -33,6 +33,15 @@ use crate::exchange::{Exchange, Peer, SessionMark, Sink};
 use crate::path::Facts;
 use crate::stage::Stage;
 
+/// The bytes that a header list may have beyond the size of the head that it carries: 32 for the
+/// structure of each field (RFC 9113 section 6.5.2), and those of the fields of a pair.
+const LIST_OVERHEAD: usize = 64 << 10;
+
+/// Returns the limit of a header list that holds each head of HTTP/1.1 of up to `head` bytes.
+pub(crate) const fn header_list(head: usize) -> usize {
+    head + LIST_OVERHEAD
+}
+
 /// Refuses an extended CONNECT of a protocol that proxies do not pass on (RFC 9220 section 3). The
 /// servers of all multiplexed sessions call this before any stage, and the client ends call it for
 /// requests of other sources. The server of HTTP/1.1 ignores such an offer.

@@ -29,7 +29,9 @@ use super::admission::ClientAdmission;
 use super::http1::{Http1Client, Http1Server, Http1Session};
 use super::idle_check::{IdleCheck, InputTime};
 use super::path_watch::{PathWaiter, PathWatch, WatchedPath, datagrams_received};
-use super::{Connect, Connected, Drain, Probing, Serve, SessionEvents, SessionState, Task};
+use super::{
+    Connect, Connected, Drain, Probing, Serve, SessionEvents, SessionState, Task, header_list,
+};
 use crate::carrier::{
     Carrier, CarrierFuture, CarrierStream, Code, Direction, LocalBoxFuture, Streams,
 };
@@ -67,6 +69,8 @@ impl StreamsSession {
     /// until the gateway has accepted one of them.
     pub const fn new(mut http1: Http1Session, token: Option<Arc<Renewable<String>>>) -> Self {
         http1.limits.fields = http1.limits.head / LEAST_FIELD;
+        http1.response_limits.head = header_list(http1.response_limits.head);
+        http1.response_limits.fields = http1.response_limits.head / LEAST_FIELD;
         http1.one_exchange = true;
         Self { http1, token }
     }

@@ -64,8 +64,10 @@ fn restore_declined(head: &mut ResponseHead) -> bool {
 pub struct Http1Session {
     /// The form of request targets: origin-form towards an origin, absolute-form towards a proxy.
     pub form: Form,
-    /// The bounds of heads.
+    /// The bounds of the heads of requests.
     pub limits: Limits,
+    /// The bounds of the heads of responses.
+    pub response_limits: Limits,
     /// The time limits.
     pub timeouts: Timeouts,
     /// The time for the head of a response, and for the pause between two pieces of its body.
@@ -94,6 +96,7 @@ impl Http1Session {
         Self {
             form,
             limits: Limits::default(),
+            response_limits: Limits::RESPONSE,
             timeouts: Timeouts::default(),
             response_timeout: Duration::from_secs(60),
             who,

@@ -27,6 +27,9 @@
 //! origin are not pipelined any more. Interim responses such as 103 wait for the head that shows
 //! this, since no request is repeated after a part of its response.
 //!
+//! The same holds for a response whose framing was repaired. It has a clear end itself and is
+//! passed on, so only the request behind it is repeated.
+//!
 //! nginx keeps each connection with pipelined requests after its last response until the client
 //! closes it too, and counts it as one in use. [`Http1Client::fate`] therefore tells whether a
 //! request may be the last one of such a connection. The client closes it before that.
@@ -461,6 +464,10 @@ impl Http1Client {
                 if self.close_line() {
                     return Err(used_up());
                 }
+            }
+            // Its connection ends, and the request behind it goes elsewhere.
+            if response.is_repaired {
+                traits.refuse();
             }
             let kind = response.head.fields.get("content-type");
             if kind.is_some_and(|kind| contains(&kind.to_ascii_lowercase(), EVENT_STREAM)) {

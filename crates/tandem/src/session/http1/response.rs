@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use tandem_http::cache::REPAIRED_FIELD;
 use tandem_http::h1::{self, BadResponse, Decoder, Framing, Limits};
 use tandem_http::{Fields, Method, ResponseHead};
 use tokio::io::AsyncRead;
@@ -76,6 +77,8 @@ pub(super) struct ResponseReader<'a> {
     /// The connection has had a response before. Late bytes of that one, such as content behind a
     /// response to HEAD, may lie before the response.
     pub(super) is_reused: bool,
+    /// True if the framing of a head so far was repaired.
+    pub(super) is_repaired: bool,
     pub(super) limits: &'a Limits,
     /// The time for the head, and for the pause between two pieces of the body.
     pub(super) timeout: Duration,
@@ -102,7 +105,8 @@ impl<'a> ResponseReader<'a> {
         Self {
             method,
             is_reused,
-            limits: &session.limits,
+            is_repaired: false,
+            limits: &session.response_limits,
             timeout: session.response_timeout,
             timer,
             progress: None,
@@ -159,11 +163,19 @@ impl ResponseReader<'_> {
         if self.input.is_empty() {
             return Ok(None);
         }
+        // Empty lines may also be the late end of an earlier response.
+        if self.is_reused && *is_first && matches!(self.input[0], b'\r' | b'\n') {
+            return Err(self.bad_response(BadResponse::StatusLine, true));
+        }
         let parsed = h1::parse_response(&self.input, self.method, self.limits)
             .map_err(|bad| self.bad_response(bad, *is_first))?;
-        let Some((response, consumed)) = parsed else {
+        let Some((mut response, consumed)) = parsed else {
             return Ok(None);
         };
+        self.is_repaired |= response.is_repaired;
+        if self.is_repaired {
+            mark(&mut response);
+        }
         self.input.advance(consumed);
         *is_first = false;
         if is_interim(&response) {
@@ -321,6 +333,13 @@ impl ResponseReader<'_> {
 /// Returns whether another head follows this one.
 fn is_interim(response: &h1::Response) -> bool {
     response.head.is_informational() && response.head.status != 101
+}
+
+/// Marks a response whose framing, or that of a head before it, was repaired. It is the last one of
+/// its connection.
+fn mark(response: &mut h1::Response) {
+    response.head.fields.set(REPAIRED_FIELD, "1");
+    (response.is_repaired, response.keep_alive) = (true, false);
 }
 
 /// Refuses a response that switches protocols. No request asks for that but an upgrade.

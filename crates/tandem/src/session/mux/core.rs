@@ -37,6 +37,11 @@ impl MuxSession {
             role,
             ..self.config.clone()
         };
+        // The peer's limit, which SPDY does not tell.
+        let mut written = self.response_list;
+        if role == Role::Client {
+            std::mem::swap(&mut config.max_header_list, &mut written);
+        }
         match self.protocol {
             Multiplexed::H2 => Core::Bytes(Rc::new(RefCell::new(h2::Connection::new(config)))),
             Multiplexed::H3 => {
@@ -44,15 +49,16 @@ impl MuxSession {
                 config.stream_window = config.stream_window.min(H3_HELD);
                 Core::Streams(Rc::new(RefCell::new(h3::Connection::new(config))))
             }
-            Multiplexed::Spdy(version) => self.new_spdy(config, version),
+            Multiplexed::Spdy(version) => self.new_spdy(config, version, written),
         }
     }
 
-    fn new_spdy(&self, config: MuxConfig, version: Version) -> Core {
+    fn new_spdy(&self, config: MuxConfig, version: Version, written: usize) -> Core {
         // The other end is the gateway to all origins, so a push may come from any of them.
         let config = tandem_spdy::Config {
             header_compression: self.header_compression,
             same_origin_push: false,
+            max_written_list: Some(written),
             ..tandem_spdy::Config::new(config, version)
         };
         Core::Bytes(Rc::new(RefCell::new(tandem_spdy::Connection::new(config))))

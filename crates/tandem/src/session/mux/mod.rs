@@ -53,6 +53,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
+use tandem_http::h1::Limits;
 use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, Role, StreamId};
 
 use early::Early;
@@ -74,6 +75,7 @@ use crate::path::Facts;
 use crate::probe::points::QUEUE_FULL;
 use crate::renewal::Renewable;
 use crate::role_name::RoleName;
+use crate::session::header_list;
 use crate::session::idle_check::InputTime;
 use crate::stage::Stage;
 use crate::wakers::{WakerCell, WakerQueue};
@@ -116,8 +118,10 @@ const fn other_end(role: Role) -> Side {
 pub struct MuxSession {
     /// The protocol that the session speaks.
     pub protocol: Multiplexed,
-    /// The windows and limits. The `role` in it is ignored.
+    /// The windows and limits. The `role` in it is ignored. `max_header_list` is for requests.
     pub config: MuxConfig,
+    /// The limit in bytes of the header list of a response or of a promised request.
+    pub response_list: usize,
     /// The time limits.
     pub timeouts: Timeouts,
     /// The number of bytes taken from the core at a time. A late, urgent response waits for at most
@@ -138,6 +142,7 @@ impl MuxSession {
         Self {
             protocol,
             config,
+            response_list: header_list(Limits::RESPONSE.head),
             timeouts: Timeouts::default(),
             write_limit: 16 << 10,
             header_compression: HeaderCompression::Safe,

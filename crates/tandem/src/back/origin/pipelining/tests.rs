@@ -285,7 +285,8 @@ fn pipelining_ends_at_an_origin_that_drops_requests() {
 
 #[test]
 fn request_that_the_origin_misread_is_repeated_alone() {
-    const ANSWERS: [&str; 5] = [
+    const ANSWERS: [&str; 6] = [
+        "\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate",
         "more of the body than its length\r\n\r\n",
         "HTTP/1.1 200 O",
         "HTTP/1.1 200 OK\r\nContent-Length: none\r\n\r\n",
@@ -307,6 +308,24 @@ fn request_that_the_origin_misread_is_repeated_alone() {
             assert_eq!(scene.depth(), 1);
         });
     }
+}
+
+#[test]
+fn request_behind_a_repaired_response_is_repeated() {
+    run(async {
+        let scene = Scene::new(REGULAR, 1);
+        scene.begin().await;
+        scene.behaviour.set(Behaviour {
+            version: "HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nX:",
+            ..REGULAR
+        });
+        let fetched = ["/a", "/b", "/c"].map(|path| scene.fetch(path));
+        for (path, fetched) in ["/a", "/b", "/c"].into_iter().zip(fetched) {
+            scene.expect(path, fetched).await;
+        }
+        assert_eq!((scene.depth(), scene.seen.dials.get()), (1, 3));
+        assert_eq!(scene.requests(), 5, "one was repeated");
+    });
 }
 
 #[test]
