@@ -80,14 +80,12 @@ fn counted(result: &str) -> u64 {
     value.unwrap().parse().unwrap()
 }
 
-/// Reads a response to its end, which is an error.
+/// Reads a response to its end, which comes too early for its length.
 fn fails(browser: &mut Client, file: &[u8]) {
     let mut rest = Vec::new();
-    let ended = browser.stream.read_to_end(&mut rest);
+    browser.stream.read_to_end(&mut rest).unwrap();
     assert!(rest.len() < file.len() / 2, "it does not look complete");
     assert!(file[file.len() / 2..].starts_with(&rest), "no other bytes");
-    // The connection of the browser is reset.
-    assert!(ended.is_err());
 }
 
 #[test]

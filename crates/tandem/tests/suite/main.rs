@@ -38,6 +38,7 @@ mod many_streams;
 mod name_record;
 mod named;
 mod next_pages;
+mod odd_responses;
 mod one_listener;
 mod opened;
 mod origins;

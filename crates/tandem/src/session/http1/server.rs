@@ -2,8 +2,9 @@
 //! its reply (RFC 9112 section 9).
 //!
 //! It serves browsers (absolute-form, CONNECT, upgrades) and the gateways that listen for HTTP/1.1.
-//! A response that cannot be completed is never ended as if it were complete: the connection is
-//! reset.
+//! A response that cannot be completed is never ended as if it were complete. If its last chunk or
+//! bytes of its length are missing, the connection is closed, and browsers show what has come. A
+//! response that the close itself would end is reset.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -265,9 +266,14 @@ impl Http1Server {
         writer.trailers_after_length = self.session.one_exchange && takes_trailers;
         let written = std::future::poll_fn(|cx| writer.poll(cx)).await;
         let keep_alive = writer.keeps_alive();
+        let shows_break = writer.shows_break();
         drop(writer);
         if let Err(error) = written {
-            self.connection.break_off().await;
+            // Browsers show the beginning of a page after a close, but not after a reset.
+            let may_close = shows_break && !self.session.one_exchange;
+            if !may_close || error.side == Side::Client || self.connection.close().await.is_err() {
+                self.connection.break_off().await;
+            }
             return Err(error);
         }
         if self.connection.is_tunnel() {

@@ -1,7 +1,7 @@
 //! Writes a reply to an HTTP/1.1 client (RFC 9112 sections 6 and 7.1) for the server session.
 //!
 //! A truncated response is written as far as it arrived, and its end is never written. The server
-//! session then resets the connection.
+//! session then ends the connection.
 
 use std::future::Future;
 use std::io::IoSlice;
@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use tandem_http::cache::REPAIRED_FIELD;
 use tandem_http::h1::{self, Framing, Version};
 use tandem_http::message::content_length;
 use tandem_http::{Method, ResponseHead, SendBuf};
@@ -45,6 +46,8 @@ pub(super) struct Writer {
     pub(super) drain: Option<Drain>,
     /// True if trailers may follow content of known length ([`Http1Session::one_exchange`]).
     pub(super) trailers_after_length: bool,
+    /// True if the client is a proxy of the pair, which reads [`REPAIRED_FIELD`].
+    is_of_pair: bool,
     state: Writing,
     /// The role of this proxy, which its own responses name.
     who: RoleName,
@@ -103,6 +106,7 @@ impl Writer {
             upgrade: None,
             drain: None,
             trailers_after_length: false,
+            is_of_pair: session.one_exchange,
             state: Writing::Head,
         }
     }
@@ -110,6 +114,12 @@ impl Writer {
     /// Returns whether the response lets its connection carry another exchange.
     pub(super) const fn keeps_alive(&self) -> bool {
         self.keep_alive
+    }
+
+    /// Returns whether the client can see that the body is not complete, when the connection closes
+    /// now (RFC 9112 section 8).
+    pub(super) const fn shows_break(&self) -> bool {
+        matches!(self.state, Writing::Chunked | Writing::Length(1..))
     }
 
     /// Gathers parts until there are many or no more is ready, then writes them in few, large
@@ -251,6 +261,9 @@ impl Writer {
     }
 
     fn put_head(&mut self, mut head: ResponseHead) {
+        if !self.is_of_pair {
+            head.fields.remove(REPAIRED_FIELD);
+        }
         let declined = self.upgrade.is_some() && super::restore_declined(&mut head);
         let success = (200..300).contains(&head.status) && !declined;
         if success && (self.connect || self.upgrade.is_some()) {
