@@ -4,6 +4,7 @@
 
 pub mod early;
 pub mod opened;
+pub mod over_h2;
 pub mod socks;
 pub mod udp;
 

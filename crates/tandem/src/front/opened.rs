@@ -16,8 +16,10 @@
 //! tunnel, or the gateway does. In the second case, the gateway verifies the certificate.
 //!
 //! Each connection of the browser has separate connections to the origin, so that the browser's
-//! partitions stay apart. Failures inside reset the exchange: no page of this program appears under
-//! the name of an HTTPS site.
+//! partitions stay apart. A failure inside becomes an error page of this program with the reason,
+//! as in plain HTTP. No page of a gateway or of another proxy appears under the name of a site.
+//! If the certificate of the origin has become invalid, or the gateway has ceased to consent, the
+//! exchange is reset instead. The browser then connects again and meets the origin itself.
 
 mod hello;
 mod inside;
@@ -38,6 +40,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio_rustls::StartHandshake;
 
 use super::early::{follow, tell};
+use super::over_h2::BrowserOverH2;
 use crate::carrier::LocalBoxFuture;
 use crate::connections::SessionNumbers;
 use crate::endpoint::split_authority;
@@ -413,16 +416,24 @@ async fn serve_browser(place: OpenedPlace, start: StartHandshake<Path>, server: 
         Rc::clone(&place.way.origins),
         ending.clone(),
     );
-    let stage = Rc::new(Inside {
+    let inside = Inside {
         connection: place.connection.clone(),
         next: Rc::clone(&place.way.inside),
         failed: Rc::new(move |connection: &OpenedConnection, error: &Error| {
             let (state, origins, ending) = &failing;
-            if state.exchange_failed(&**origins, connection, error) {
+            let connects_again = state.exchange_failed(&**origins, connection, error);
+            if connects_again {
                 ending.begin();
             }
+            connects_again
         }),
-    });
+    };
+    let stage: Rc<dyn Stage> = match server.is_h2 {
+        true => Rc::new(BrowserOverH2 {
+            next: Rc::new(inside),
+        }),
+        false => Rc::new(inside),
+    };
     let path = wrap(stream.into());
     if let Err(error) = session.serve(path.into(), peer, stage, ending).await {
         tracing::debug!(%error, "an opened connection ended");

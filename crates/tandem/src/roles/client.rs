@@ -16,6 +16,7 @@ use crate::connections::{ConnectionLimits, Connections};
 use crate::endpoint::{Endpoint, SessionKind};
 use crate::exchange::Exchange;
 use crate::front::opened::{ProxyConnections, RememberedHosts};
+use crate::front::over_h2::BrowserOverH2;
 use crate::front::socks::SocksFront;
 use crate::front::udp::UdpLimits;
 use crate::front::{Front, ListenerProtocol};
@@ -331,7 +332,8 @@ impl ClientConfig {
             new_stage: Rc::new(move |facts, peer, connection| {
                 let mut next = Rc::clone(&stage);
                 if is_negotiated && facts.alpn() == Some(b"h2") {
-                    next = browsers.begin(peer.session, next);
+                    let over_h2 = Rc::new(BrowserOverH2 { next });
+                    next = browsers.begin(peer.session, over_h2);
                 }
                 Rc::new(Track {
                     connection: Rc::clone(connection),

@@ -550,9 +550,9 @@ fn assert_keys_apart(
     assert!(told.try_recv().is_err(), "each key has one session");
 }
 
-/// No error page of this program appears under the name of an HTTPS site.
+/// A response that has begun gets no other page.
 #[test]
-fn failing_origin_resets_instead_of_a_page() {
+fn broken_response_resets_instead_of_a_page() {
     let public = Public::new("reset");
     let scene = Scene::new(|_, mut client| {
         client.request();

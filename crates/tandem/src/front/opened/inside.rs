@@ -8,12 +8,13 @@ use tandem_http::{Fields, RequestHead, ResponseHead, Scheme};
 
 use super::OpenedConnection;
 use crate::endpoint::split_authority;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::stage::Stage;
 
-/// Notes the failure of an exchange before its head.
-type Failed = Rc<dyn Fn(&OpenedConnection, &Error)>;
+/// Notes the failure of an exchange before its head. Returns true if the browser is to connect
+/// again.
+type Failed = Rc<dyn Fn(&OpenedConnection, &Error) -> bool>;
 
 /// Gives each exchange the isolation key of its tunnel, and refuses those to other hosts.
 pub(super) struct Inside {
@@ -31,7 +32,7 @@ impl Stage for Inside {
             return Reply::ready(head, Bytes::new());
         }
         exchange.isolation = self.connection.isolation.clone();
-        Reply::new(WithoutPages {
+        Reply::new(Watched {
             reply: self.next.call(exchange).edited(remove_alternatives),
             connection: self.connection.clone(),
             failed: Some(Rc::clone(&self.failed)),
@@ -58,29 +59,36 @@ fn remove_alternatives(fields: &mut Fields) {
     }
 }
 
-/// A reply whose failure resets the stream instead of becoming an error page.
-struct WithoutPages {
+/// A reply whose failure before the head becomes an error page, as in plain HTTP. It resets the
+/// stream if the browser is to connect again and to meet the origin's certificate.
+struct Watched {
     reply: Reply,
     connection: OpenedConnection,
     /// `None` once the head has passed.
     failed: Option<Failed>,
 }
 
-impl Parts for WithoutPages {
+impl Parts for Watched {
     fn below(&self) -> Option<&Reply> {
         Some(&self.reply)
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        let part = self.reply.poll_part(cx);
-        match &part {
+        let mut part = self.reply.poll_part(cx);
+        match &mut part {
             Poll::Ready(Some(Ok(Part::Head(_)))) => self.failed = None,
             Poll::Ready(Some(Err(error))) => {
                 if let Some(failed) = self.failed.take() {
                     tracing::debug!(%error, "an exchange of an opened host failed");
-                    failed(&self.connection, error);
-                    // A reply that ends without a head is reset by each session.
-                    return Poll::Ready(None);
+                    if failed(&self.connection, error) {
+                        // A reply that ends without a head is reset by each session.
+                        return Poll::Ready(None);
+                    }
+                    // These have a status that a browser takes from its proxy only, or that makes
+                    // it repeat the request elsewhere.
+                    if matches!(error.kind, Kind::Unauthorized | Kind::Misdirected) {
+                        error.kind = Kind::Unreachable;
+                    }
                 }
             }
             _ => {}
@@ -94,7 +102,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::error::{Kind, Side};
+    use crate::error::Side;
     use crate::exchange::Isolation;
 
     fn inside(next: impl Stage + 'static) -> (Inside, Rc<Cell<usize>>) {
@@ -109,7 +117,10 @@ mod tests {
                 proxy: None,
             },
             next: Rc::new(next),
-            failed: Rc::new(move |_: &OpenedConnection, _: &Error| counter.set(counter.get() + 1)),
+            failed: Rc::new(move |_: &OpenedConnection, error: &Error| {
+                counter.set(counter.get() + 1);
+                error.kind == Kind::Tls
+            }),
         };
         (inside, failures)
     }
@@ -154,12 +165,20 @@ mod tests {
     }
 
     #[test]
-    fn failure_before_the_head_has_no_page() {
-        let error = || Error::new(Kind::Tls, Side::Origin, "expired");
-        let (inside, failures) = inside(move |_| Reply::fail(error()));
-        let mut reply = inside.call(get(Scheme::Https, "a.test:8443"));
-        assert!(first(&mut reply).is_none());
-        assert_eq!(failures.get(), 1);
+    fn failure_before_the_head_has_a_page_or_a_reset() {
+        for (kind, status) in [
+            (Kind::Tls, None),
+            (Kind::Protocol, Some(502)),
+            (Kind::Timeout, Some(504)),
+            (Kind::Unauthorized, Some(502)),
+            (Kind::Misdirected, Some(502)),
+        ] {
+            let error = move |_| Reply::fail(Error::new(kind, Side::Origin, "failed"));
+            let (inside, failures) = inside(error);
+            let mut reply = inside.call(get(Scheme::Https, "a.test:8443"));
+            let shown = first(&mut reply).map(|part| part.expect_err("no head").status());
+            assert_eq!((shown, failures.get()), (status, 1), "{kind:?}");
+        }
     }
 
     #[test]

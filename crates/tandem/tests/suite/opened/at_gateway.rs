@@ -138,20 +138,31 @@ fn refusing_gateway_gets_a_tunnel() {
     }
 }
 
-/// A page of the gateway never appears under the name of an HTTPS site.
+/// A page of the gateway never appears under the name of an HTTPS site. The client's own page tells
+/// the reason, at both levels.
 #[test]
-fn gateways_failure_resets_the_request() {
-    let (public, scene) = (Public::new("gateway-reset"), telling());
-    let site = Site::new("h2", &public.identity("good"), &scene);
-    let pair = entrusting(&public, &[&site]);
-    let client = TlsClient::trusting(Trust::Local);
-    let stream = client.connect(&public, &pair, &site.authority()).unwrap();
-    let mut browser = Browser::over(stream);
-    let url = site.url("/");
-    assert_eq!(browser.get(&url).status(), 200);
-    drop(site);
-    let received = browser.get(&url);
-    assert_eq!((received.status(), received.reset.is_some()), (0, true));
+fn failure_of_an_opened_site_has_a_page() {
+    for (name, start) in [
+        ("page-gateway", entrusting as fn(&Public, &[&Site]) -> Pair),
+        ("page-local", opening),
+    ] {
+        let (public, scene) = (Public::new(name), telling());
+        let site = Site::new("h2", &public.identity("good"), &scene);
+        let pair = start(&public, &[&site]);
+        let client = TlsClient::trusting(Trust::Local);
+        let stream = client.connect(&public, &pair, &site.authority()).unwrap();
+        let mut browser = Browser::over(stream);
+        let url = site.url("/");
+        assert_eq!(browser.get(&url).status(), 200, "{name}");
+        drop(site);
+        let received = browser.get(&url);
+        let seen = (received.status(), received.reset);
+        assert_eq!(seen, (502, None), "{name}");
+        let status = received.field("proxy-status").unwrap();
+        assert!(status.starts_with("client; error="), "{name}: {status}");
+        let page = String::from_utf8_lossy(&received.body).into_owned();
+        assert!(page.contains("cannot be reached</h1>"), "{page}");
+    }
 }
 
 #[test]
