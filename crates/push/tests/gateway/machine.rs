@@ -1,9 +1,10 @@
 //! Single events of the gateway's half, and the decisions that follow. They concern the predictor,
 //! the slots of fetches, the limits of bodies, and the outcomes that the client reports.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tandem_http::ResponseHead;
+use tandem_http::{RequestHead, ResponseHead, Scheme};
 use tandem_push::gateway::{Audience, Config, Output, Predictor, PromiseStream, PushError};
 use tandem_push::wire::Fate;
 
@@ -411,5 +412,28 @@ fn error_of_a_request_teaches_no_need() {
         scene.head(id, &mut head(status, &[("content-type", "text/html")]));
         let recorded = scene.recorded();
         assert_eq!(recorded.len(), expected, "{status} {recorded:?}");
+    }
+}
+
+#[test]
+fn host_that_failed_for_its_session_answers_first() {
+    for (statuses, expected) in [
+        (&[500][..], 0),
+        (&[500, 404], 1),
+        (&[404, 500], 1),
+        (&[404], 1),
+    ] {
+        let mut scene = Scene::new(Config::default());
+        let own = Arc::new(RequestHead::get(Scheme::Http, "img.a.test", "/own"));
+        for &status in statuses {
+            let now = scene.now;
+            let id = scene.gateway.handle_request(now, &own, true);
+            let id = id.expect("a GET has a number");
+            scene.head(id, &mut head(status, &[]));
+            scene.end(id);
+        }
+        let page = scene.page("<img src=//img.a.test/1.png>");
+        let paths = scene.paths(PromiseStream::Response(page));
+        assert_eq!(paths.len(), expected, "{statuses:?}");
     }
 }

@@ -107,29 +107,6 @@ fn host_that_failed_for_other_users_answers_first() {
     }
 }
 
-#[test]
-fn host_that_failed_for_its_session_answers_first() {
-    for (statuses, expected) in [
-        (&[500][..], 0),
-        (&[500, 404], 1),
-        (&[404, 500], 1),
-        (&[404], 1),
-    ] {
-        let mut scene = Scene::new(Config::default());
-        let own = Arc::new(RequestHead::get(Scheme::Http, "img.a.test", "/own"));
-        for &status in statuses {
-            let now = scene.now;
-            let id = scene.gateway.handle_request(now, &own, true);
-            let id = id.expect("a GET has a number");
-            scene.head(id, &mut scene::head(status, &[]));
-            scene.end(id);
-        }
-        let page = scene.page("<img src=//img.a.test/1.png>");
-        let paths = scene.paths(PromiseStream::Response(page));
-        assert_eq!(paths.len(), expected, "{statuses:?}");
-    }
-}
-
 /// A push for which a request waits is the browser's own request.
 #[test]
 fn refusals_end_no_push_that_is_awaited() {
