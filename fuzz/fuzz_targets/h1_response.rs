@@ -1,5 +1,5 @@
 //! A response that is accepted is written and read again as the same response, and no cut of it is
-//! understood otherwise. Nothing follows a repaired response, and what is written is clear.
+//! understood otherwise. Nothing follows a repaired response, and the written one is unambiguous.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

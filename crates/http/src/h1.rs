@@ -10,7 +10,7 @@
 //! differently is therefore refused rather than repaired (RFC 9112 section 11.2).
 //!
 //! Old servers send responses that break the rules, and browsers show them. Such a response is read
-//! as browsers read it, and what is passed on is clear. If its framing was open to doubt,
+//! as browsers read it, and passed on without ambiguity. If its framing was open to doubt,
 //! [`Response::is_repaired`] is set: its connection ends, and nothing stores it.
 //!
 //! | response | reading | `is_repaired` |
