@@ -4,8 +4,8 @@
 //! carry them, and the early requests did not. No response shows such a cookie, so the first
 //! request with it decides. The request for a page shows the cookies that the browser has for its
 //! host, also those of a login. A further one in a request of the page to the same host is that of
-//! a script. No response of the session may have set a cookie of its name for the site. The cookie
-//! may belong to the whole site, and requests to other hosts then carry it too.
+//! a script, unless a response of the session has set a cookie of its name for the site. It may
+//! belong to the whole site, and requests to other hosts then carry it too.
 //!
 //! These cookies are left out of the comparison for a response that a shared cache could give to
 //! all users (RFC 9111 sections 3 and 4.1): a style sheet, script, image or font with a lifetime,
@@ -45,7 +45,7 @@ const PAGE: &[u8] = b";page";
 pub(super) struct ScriptCookies {
     /// The cookies and the names, by the hash of the site and the text.
     recent: HashMap<u64, Origin>,
-    /// The same that no request has carried since `recent` was full.
+    /// Those that no request has carried since `recent` was full.
     older: HashMap<u64, Origin>,
     /// The number of page loads so far.
     load: u64,
@@ -129,8 +129,7 @@ impl ScriptCookies {
     }
 
     fn origin_of(&self, hash: u64) -> Option<Origin> {
-        let known = self.recent.get(&hash);
-        known.or_else(|| self.older.get(&hash)).copied()
+        self.recent.get(&hash).or(self.older.get(&hash)).copied()
     }
 
     /// Returns the names of those cookies of a request that scripts have set since this page load

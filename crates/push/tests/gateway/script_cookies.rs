@@ -67,7 +67,7 @@ fn script_cookie_costs_a_first_visit_no_request() {
 
 /// Early requests to another host lack the cookies of the site that the browser has.
 #[test]
-fn login_of_a_returning_browser_stays_with_it() {
+fn login_of_a_returning_browser_needs_its_own_responses() {
     assert_eq!(
         visit(&file(), "sid=1", true),
         ([true, false], 3),
