@@ -26,7 +26,6 @@ mod preflights;
 mod preload;
 mod pushed;
 mod reports;
-mod script_cookies;
 mod store;
 mod stored_head;
 

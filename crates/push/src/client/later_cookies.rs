@@ -13,16 +13,13 @@
 //! Only style sheets, scripts, images and fonts count. After any other response that sets a cookie,
 //! such as a document or the answer to an upload, earlier pushes need equal cookies. A cookie that
 //! the browser refuses or has already changes nothing.
-//!
-//! Scripts set cookies, too, which no response shows (`script_cookies`).
 
 use std::collections::VecDeque;
 
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use super::pushed::KeptPush;
-use super::script_cookies::ScriptCookies;
-use crate::cookies::{CookieChanges, cookies_of, name_of, pairs};
+use crate::cookies::{CookieChanges, cookies_of};
 use crate::fetch_standard::is_navigation;
 use crate::response_rules::is_part_of_page;
 use crate::wire::RequestHashes;
@@ -38,24 +35,12 @@ pub(super) struct LaterCookies {
     count: u64,
     /// The number of changes before the page load under way.
     before_load: u64,
-    by_scripts: ScriptCookies,
 }
 
 impl LaterCookies {
     /// Begins another page load.
     pub(super) const fn begin_load(&mut self) {
         self.before_load = self.count;
-        self.by_scripts.begin_load();
-    }
-
-    /// Returns the number of the page load under way.
-    pub(super) const fn load(&self) -> u64 {
-        self.by_scripts.load()
-    }
-
-    /// Notes the cookies of a request of the browser.
-    pub(super) fn note_request(&mut self, request: &RequestHead) {
-        self.by_scripts.note_request(request);
     }
 
     /// Returns the number of changes that the cookies of a new promise surely contain. They may
@@ -70,7 +55,6 @@ impl LaterCookies {
         if !head.fields.contains("set-cookie") {
             return;
         }
-        self.by_scripts.note_response(request, head);
         let changes = CookieChanges::of(request, head, unix_time);
         let changes = changes.filter(|_| request.method == Method::Get);
         // A browser refuses, for example, a cookie of another host.
@@ -105,7 +89,8 @@ impl LaterCookies {
         let Some(first) = self.first_change_after(kept) else {
             return false;
         };
-        let theirs = kept.asked_hashes();
+        let theirs = kept.response.as_ref().and_then(|response| response.hashes);
+        let theirs = theirs.unwrap_or_else(|| RequestHashes::of(&kept.request.fields));
         let ours = RequestHashes::of(&asked.fields);
         let (scheme, authority) = (asked.scheme.as_str(), &asked.authority);
         let mut cookies = cookies_of(&kept.request.fields).into_owned();
@@ -119,28 +104,6 @@ impl LaterCookies {
             is_after |= hashes.has_same_cookie(theirs);
         }
         false
-    }
-
-    /// Returns whether the request has the cookies of a push and further ones that scripts have set
-    /// during its page load. Parts of the page may have changed others.
-    pub(super) fn differ_by_scripts(&self, kept: &KeptPush, asked: &RequestHead) -> bool {
-        if kept.precedes.is_some() {
-            return false;
-        }
-        let names = self.by_scripts.names_since(kept.load, asked);
-        if names.is_empty() {
-            return false;
-        }
-        let field = cookies_of(&asked.fields);
-        let others = pairs(&field).filter(|pair| !names.iter().any(|name| name == name_of(pair)));
-        let others = others.collect::<Vec<_>>().join(&b"; "[..]);
-        let mut without = asked.clone();
-        without.fields.remove("cookie");
-        if !others.is_empty() {
-            without.fields.push("cookie", others);
-        }
-        let hashes = RequestHashes::of(&without.fields);
-        hashes.has_same_cookie(kept.asked_hashes()) || self.lie_between(kept, &without)
     }
 }
 

@@ -116,9 +116,7 @@ pub(super) struct KeptPush {
     /// The number of changes of cookies that the cookies of the push surely contain. They may lack
     /// each later change.
     pub(super) cookies_of: u64,
-    /// The number of the page load during which it was promised.
-    pub(super) load: u64,
-    /// The change that came after the promise.
+    /// The change that came after the promise, before the head.
     pub(super) precedes: Option<Change>,
     pub(super) response: Option<ArrivedResponse>,
     pub(super) body: VecDeque<Bytes>,
@@ -184,7 +182,6 @@ impl KeptPush {
             request,
             promised: now,
             cookies_of: 0,
-            load: 0,
             precedes: None,
             response: None,
             body: VecDeque::new(),
@@ -288,12 +285,6 @@ impl KeptPush {
         let head = &self.response.as_ref()?.head;
         let age = now.saturating_duration_since(self.promised);
         confirms_copy(asked, head).then(|| confirmation(asked, &with_age(head, age)))
-    }
-
-    /// Returns the hashes of the gateway's request, as far as they are known.
-    pub(super) fn asked_hashes(&self) -> RequestHashes {
-        let hashes = self.response.as_ref().and_then(|response| response.hashes);
-        hashes.unwrap_or_else(|| RequestHashes::of(&self.request.fields))
     }
 
     /// Decides from the received fields whether the push may serve a request.

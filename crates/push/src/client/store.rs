@@ -176,7 +176,6 @@ impl PushStore {
             let has_own_fields = has_own_fields && !request.fields.is_empty();
             Phase::Kept(Box::new(KeptPush {
                 cookies_of: self.later_cookies.count_before_promise(),
-                load: self.later_cookies.load(),
                 ..KeptPush::new(now, request, has_own_fields)
             }))
         } else {

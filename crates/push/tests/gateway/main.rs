@@ -41,7 +41,6 @@ mod repeats;
 mod returning;
 mod revisits;
 mod scene;
-mod script_cookies;
 mod scripts;
 mod second_visits;
 mod stale_pages;

@@ -46,7 +46,7 @@ impl PushStore {
         self.drop_waiting(|target, kept, _| {
             is_changed(target) && (*target == of || !kept.outlasts_change())
         });
-        self.mark_waiting(Change::OfOrigin, is_changed);
+        self.mark_without_head(Change::OfOrigin, is_changed);
     }
 
     /// Returns whether bytes of the browser in a tunnel may concern waiting responses.
@@ -66,14 +66,15 @@ impl PushStore {
             let response = kept.response.as_ref();
             response.is_some_and(|response| kept.is_momentary_data(response))
         });
-        self.mark_waiting(Change::Hidden, |_| true);
+        self.mark_without_head(Change::Hidden, |_| true);
     }
 
-    /// Marks the waiting pushes that precede a change. A later head decides on its arrival.
-    fn mark_waiting(&mut self, change: Change, is_changed: impl Fn(&Target) -> bool) {
+    /// Marks the waiting pushes without a head, which decides on its arrival.
+    fn mark_without_head(&mut self, change: Change, is_changed: impl Fn(&Target) -> bool) {
         for (target, id) in &self.waiting {
             if let Some(pushed) = self.pushes.get_mut(id)
                 && let Phase::Kept(kept) = &mut pushed.phase
+                && kept.response.is_none()
                 && is_changed(target)
             {
                 kept.precedes = kept.precedes.max(Some(change));

@@ -37,7 +37,6 @@ impl PushStore {
         complete_only: bool,
     ) -> Option<Serve> {
         self.load.note(now);
-        self.later_cookies.note_request(asked);
         let may_begin = begins_page(asked);
         // A pushed document behind a redirect, or in a frame, belongs to the load under way.
         let is_next = may_begin && self.is_next_page(asked);

@@ -9,9 +9,7 @@ use crate::client::later_cookies::LaterCookies;
 use crate::client::lifetime::has_heuristic_lifetime;
 use crate::client::matching::{Mismatch, has_cookies_of};
 use crate::client::pushed::KeptPush;
-use crate::client::script_cookies::ignores_cookies;
 use crate::cookies::{cookies_of, name_of, pairs};
-use crate::fetch_standard::is_navigation;
 use crate::wire::RequestHashes;
 
 impl PushStore {
@@ -19,14 +17,6 @@ impl PushStore {
     /// requests.
     pub fn note_response(&mut self, request: &RequestHead, head: &ResponseHead, unix_time: u64) {
         self.later_cookies.note(request, head, unix_time);
-    }
-
-    /// Notes the request of a page that the browser made before the store existed.
-    pub fn note_page(&mut self, request: &RequestHead) {
-        if self.later_cookies.load() == 0 && is_navigation(request) {
-            self.later_cookies.note_request(request);
-            self.later_cookies.begin_load();
-        }
     }
 }
 
@@ -37,12 +27,7 @@ impl LaterCookies {
         match kept.check(asked) {
             Err(Mismatch::Cookie) if !kept.is_document() => {
                 let may_differ = match &kept.response {
-                    Some(response) => {
-                        may_be_cached(response)
-                            && (self.lie_between(kept, asked)
-                                || (ignores_cookies(&response.head)
-                                    && self.differ_by_scripts(kept, asked)))
-                    }
+                    Some(response) => may_be_cached(response) && self.lie_between(kept, asked),
                     None => self.may_join(kept, asked),
                 };
                 may_differ && kept.check_with(asked, true).is_ok()

@@ -316,18 +316,12 @@ impl PushedShared {
         self.digests.borrow_mut().of(isolation)
     }
 
-    fn open_companion(
-        self: &Rc<Self>,
-        isolation: &Isolation,
-        mark: Rc<SessionMark>,
-    ) -> Rc<SessionPushes> {
+    fn open_companion(self: &Rc<Self>, isolation: &Isolation, mark: Rc<SessionMark>) {
         let pushes = self.pushes(isolation, mark);
         if pushes.open_companion() {
-            let of_session = Rc::clone(&pushes);
-            let accompany = companion::accompany(Rc::clone(self), of_session, isolation.clone());
+            let accompany = companion::accompany(Rc::clone(self), pushes, isolation.clone());
             tokio::task::spawn_local(accompany);
         }
-        pushes
     }
 }
 
@@ -412,9 +406,6 @@ impl Observed {
             return;
         }
         let pushes = self.shared.pushes(&self.isolation, mark);
-        if let Some(page) = &self.request {
-            pushes.note_page(page);
-        }
         pushes.take_in(request, reply, priority);
     }
 
@@ -448,10 +439,7 @@ impl Observed {
         if treatment == Some(Treatment::Pushed)
             && let Some(current) = shared.pool.current(&self.isolation)
         {
-            let pushes = shared.open_companion(&self.isolation, current.mark);
-            if let Some(page) = &self.request {
-                pushes.note_page(page);
-            }
+            shared.open_companion(&self.isolation, current.mark);
         }
     }
 }

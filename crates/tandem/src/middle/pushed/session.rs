@@ -338,11 +338,6 @@ impl SessionPushes {
         self.with_store(|store| store.note_newer_response(sent, request, head));
     }
 
-    /// Notes the request of a page.
-    pub(super) fn note_page(&self, request: &RequestHead) {
-        self.state.borrow_mut().store.note_page(request);
-    }
-
     /// Notes a response to the browser that is no push.
     pub(super) fn note_response(&self, request: &RequestHead, head: &ResponseHead) {
         let store = &mut self.state.borrow_mut().store;
