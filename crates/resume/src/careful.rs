@@ -251,6 +251,8 @@ impl CarefulResume {
         };
         self.train = None;
         if !self.was_congested {
+            // A saved speed that was not entered has no part in this.
+            (self.saved, self.trial) = (None, Trial::default());
             let shown = SavedSpeed { rate, round_trip };
             self.jump(now, &shown, inner.saturating_mul(TRAIN_GROWTH), inner);
         }

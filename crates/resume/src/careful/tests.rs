@@ -306,6 +306,36 @@ fn timeout_ends_every_phase() {
     assert_eq!(resume.window(7), 7);
 }
 
+#[test]
+fn train_leaves_the_trial_of_a_saved_speed() {
+    let mut resume = CarefulResume::new(INITIAL);
+    resume.note_round_trip(400 * MS);
+    let slow = SavedSpeed {
+        rate: 50_000,
+        round_trip: 400 * MS,
+    };
+    assert!(resume.offer(Duration::ZERO, slow, INITIAL).is_none());
+    let other = SavedSpeed {
+        round_trip: 1600 * MS,
+        ..SAVED
+    };
+    let mut late = CarefulResume::new(INITIAL);
+    let trial = late.offer(Duration::ZERO, other, INITIAL).expect("a trial");
+    for resume in [&mut resume, &mut late] {
+        for packet in 0..12 {
+            let now = 400 * MS + MS * packet;
+            resume.on_ack(now, Duration::ZERO, 1200, false);
+            resume.judge(now, 12_000, INITIAL);
+        }
+        assert_eq!(resume.window(INITIAL), 4 * INITIAL);
+        resume.on_ack(820 * MS, 415 * MS, 1200, false);
+        resume.judge(820 * MS, 40_000, INITIAL);
+        let reaction = resume.on_congestion(840 * MS, 420 * MS);
+        assert_eq!(reaction, Reaction::Pass);
+    }
+    assert_eq!(trial.outcome(), Outcome::Done, "it was not tried");
+}
+
 /// Returns a sender whose ten first packets of 1200 bytes had a round trip of `round_trip`, and
 /// arrived `spread` apart. The controller permits `inner` then.
 fn with_train(round_trip: Duration, spread: Duration, inner: u64) -> CarefulResume {
