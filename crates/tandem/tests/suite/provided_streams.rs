@@ -50,8 +50,9 @@ fn connection_goes_on_after_a_truncated_response() {
     assert_eq!(browser.head().unwrap().status, 200);
     assert_eq!(browser.read_exact(10), b"5\r\nhello\r\n");
     go.send(()).unwrap();
-    let ended = browser.stream.read_to_end(&mut Vec::new()).unwrap_err();
-    assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
+    let mut rest = Vec::new();
+    browser.stream.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty(), "only the missing last chunk shows the break");
     let next = Scene::answering(OK);
     assert_eq!(pair.connect().get(&next.url("/")).body, b"ok");
 }
