@@ -52,7 +52,10 @@ fn connection_goes_on_after_a_truncated_response() {
     go.send(()).unwrap();
     let mut rest = Vec::new();
     browser.stream.read_to_end(&mut rest).unwrap();
-    assert!(rest.is_empty(), "only the missing last chunk shows the break");
+    assert!(
+        rest.is_empty(),
+        "only the missing last chunk shows the break"
+    );
     let next = Scene::answering(OK);
     assert_eq!(pair.connect().get(&next.url("/")).body, b"ok");
 }
