@@ -301,6 +301,30 @@ fn body_that_a_close_would_end_is_reset() {
     assert_eq!(read_to_break(&mut client), (prefix(5), true));
 }
 
+/// Firefox does not compare the length of such bodies with the bytes that arrived.
+#[test]
+fn short_body_of_an_unchecked_length_is_reset() {
+    for (status, field, is_reset) in [
+        ("200 OK", "X-A: b", false),
+        ("206 Partial Content", "Content-Range: bytes 0-8/90", false),
+        ("200 OK", "Content-Encoding: gzip", true),
+        ("404 Not Found", "X-A: b", true),
+    ] {
+        let head = format!("HTTP/1.1 {status}\r\n{field}\r\nContent-Length: 9\r\n\r\n");
+        let origin = Scene::new(move |_, mut client| {
+            client.request();
+            client.send(&head);
+            client.send(prefix(5));
+        });
+        let pair = Pair::with("h2", |_| {}, |_| {});
+        let mut client = pair.connect();
+        client.send(request("GET", &origin.url("/"), ""));
+        assert_eq!(client.head().unwrap().field("content-length"), Some("9"));
+        let ended = read_to_break(&mut client);
+        assert_eq!(ended, (prefix(5), is_reset), "{status} {field}");
+    }
+}
+
 /// The ways in which an origin breaks off a response.
 const BREAKS: [&str; 4] = ["length", "chunked", "malformed", "reset"];
 

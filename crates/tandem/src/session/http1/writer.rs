@@ -48,6 +48,8 @@ pub(super) struct Writer {
     pub(super) trailers_after_length: bool,
     /// True if the client is a proxy of the pair, which reads [`REPAIRED_FIELD`].
     is_of_pair: bool,
+    /// True if browsers take a body that is shorter than its length for a whole one.
+    hides_short_body: bool,
     state: Writing,
     /// The role of this proxy, which its own responses name.
     who: RoleName,
@@ -107,6 +109,7 @@ impl Writer {
             drain: None,
             trailers_after_length: false,
             is_of_pair: session.one_exchange,
+            hides_short_body: false,
             state: Writing::Head,
         }
     }
@@ -116,10 +119,14 @@ impl Writer {
         self.keep_alive
     }
 
-    /// Returns whether the client can see that the body is not complete, when the connection closes
+    /// Returns whether the client sees that the body is not complete, when the connection closes
     /// now (RFC 9112 section 8).
     pub(super) const fn shows_break(&self) -> bool {
-        matches!(self.state, Writing::Chunked | Writing::Length(1..))
+        match self.state {
+            Writing::Chunked => true,
+            Writing::Length(left) => left > 0 && !self.hides_short_body,
+            _ => false,
+        }
     }
 
     /// Gathers parts until there are many or no more is ready, then writes them in few, large
@@ -295,6 +302,8 @@ impl Writer {
             }
         };
         self.state = state;
+        // Firefox checks the length of no coded content, and only where the status is a success.
+        self.hides_short_body = !success || head.fields.contains("content-encoding");
         let keep_alive = self.keep_alive;
         self.write_head(&head, framing, keep_alive, None);
     }
