@@ -338,6 +338,8 @@ fn left_out_lines_about_framing_end_the_connection() {
         "Cache Control: no-store",
         "Set Cookie: a=b",
         "\u{b}Vary: a",
+        "private, no-store",
+        "ETag \"1\"",
     ] {
         let response = with_lines(&format!("{line}\r\n"));
         assert_eq!(response.framing, Framing::Length(3), "{line}");

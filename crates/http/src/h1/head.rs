@@ -105,8 +105,6 @@ pub(super) fn split<'a>(
     limits: &Limits,
 ) -> Result<Option<Lines<'a>>, HeadEnd> {
     let limit = limits.head.min(MAX_HEAD);
-    // Otherwise each piece of a large head with many short lines would cost a search through them.
-    let most_lines = limits.fields;
     let window = &buf[..buf.len().min(limit)];
     let mut first = None;
     let mut line_start = 0;
@@ -139,7 +137,8 @@ pub(super) fn split<'a>(
                 len: lf + 1,
             }));
         }
-        if count > most_lines {
+        // Otherwise each piece of a large head with short lines would cost a search through them.
+        if count > limits.fields {
             return Err(HeadEnd::TooManyLines);
         }
         if let Some(end) = ends.get_mut(count) {
@@ -345,7 +344,7 @@ fn has_space_before(line: &[u8], value_at: usize) -> bool {
 }
 
 /// Words of the fields that decide about framing or caching.
-const WEIGHTY: [&[u8]; 9] = [
+const WEIGHTY: [&[u8]; 16] = [
     b"length",
     b"encoding",
     b"chunked",
@@ -355,6 +354,13 @@ const WEIGHTY: [&[u8]; 9] = [
     b"vary",
     b"expires",
     b"pragma",
+    b"private",
+    b"no-store",
+    b"max-age",
+    b"etag",
+    b"modified",
+    b"authoriz",
+    b"range",
 ];
 
 /// Returns true if a line that is no field may be meant as one that decides about framing or
