@@ -219,21 +219,20 @@ impl CarefulResume {
             round_trip: round_trip.min(saved.round_trip),
             ..saved
         };
-        if !self.jump(now, &least, MAX_JUMP, inner) {
+        if !self.jump(now, least.window() / 2, saved.round_trip, inner) {
             return self.end();
         }
-        self.expected = Some(saved.round_trip);
         self.train = None;
     }
 
-    /// Permits half of the window of this speed, at most `most`. Returns false if the controller's
-    /// is larger.
-    fn jump(&mut self, now: Duration, speed: &SavedSpeed, most: u64, inner: u64) -> bool {
-        let window = (speed.window() / 2).min(most).min(MAX_JUMP);
+    /// Permits this window while the round trip stays near the given one. Returns false if the
+    /// controller's is larger.
+    fn jump(&mut self, now: Duration, window: u64, round_trip: Duration, inner: u64) -> bool {
+        let window = window.min(MAX_JUMP);
         if window <= inner {
             return false;
         }
-        self.expected = Some(speed.round_trip);
+        self.expected = Some(round_trip);
         self.phase = Phase::Unvalidated {
             window,
             since: now,
@@ -253,8 +252,9 @@ impl CarefulResume {
         if !self.was_congested {
             // A saved speed that was not entered has no part in this.
             (self.saved, self.trial) = (None, Trial::default());
-            let shown = SavedSpeed { rate, round_trip };
-            self.jump(now, &shown, inner.saturating_mul(TRAIN_GROWTH), inner);
+            let half = SavedSpeed { rate, round_trip }.window() / 2;
+            let most = inner.saturating_mul(TRAIN_GROWTH);
+            self.jump(now, half.min(most), round_trip, inner);
         }
     }
 
