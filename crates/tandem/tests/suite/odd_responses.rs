@@ -1,5 +1,6 @@
 //! Tests of responses that break the rules of HTTP/1.1 and that browsers show. The pair and a
-//! client without a gateway pass them on clear, and never store them.
+//! client without a gateway pass them on without ambiguity. Those with
+//! repaired framing are never stored.
 
 use std::net::SocketAddr;
 use std::sync::mpsc;
