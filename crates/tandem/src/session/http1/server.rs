@@ -4,7 +4,8 @@
 //! It serves browsers (absolute-form, CONNECT, upgrades) and the gateways that listen for HTTP/1.1.
 //! A response that cannot be completed is never ended as if it were complete. If its last chunk or
 //! bytes of its length are missing, the connection is closed, and browsers show the bytes that
-//! arrived. It is reset if the close would end the response, or if browsers do not check its length.
+//! arrived. It is reset if the close would end the response, or if browsers do not check its
+//! length.
 
 use std::future::Future;
 use std::rc::Rc;
